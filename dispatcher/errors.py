@@ -1,0 +1,61 @@
+"""Every error a user can meet. Each message says what is wrong, where, and what to do."""
+
+from dataclasses import dataclass
+
+
+class DispatcherError(Exception):
+    """The base of all errors that this package raises on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in a user's input or configuration: where it stands, and what would be right."""
+
+    where: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+class ConfigError(DispatcherError):
+    """The configuration is wrong. Holds every fault that was found, not only the first."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__("\n".join(str(fault) for fault in faults))
+        self.faults = faults
+
+
+class InputError(DispatcherError):
+    """The input file cannot be run. Holds the first faults, by line, and how many there are in all."""
+
+    def __init__(self, message: str, faults: tuple[Fault, ...] = (), fault_count: int = 0) -> None:
+        listed = "".join(f"\n  {fault}" for fault in faults)
+        more = f"\n  ... and {fault_count - len(faults)} more" if fault_count > len(faults) else ""
+        super().__init__(f"{message}{listed}{more}")
+        self.faults = faults
+        self.fault_count = fault_count
+
+
+class StateError(DispatcherError):
+    """The state directory cannot be used: live elsewhere, of another input, or of another version."""
+
+
+class StorageError(DispatcherError):
+    """Bytes could not be read or written: no space, no permission, no such place."""
+
+
+class QueueError(DispatcherError):
+    """The work queue's database failed or refused."""
+
+
+class LeaseLostError(QueueError):
+    """A lease was taken over by another node: its outcomes here must not be settled."""
+
+
+class ServersUnavailableError(DispatcherError):
+    """No server became usable within the time that the user allowed."""
+
+
+class IllegalTransitionError(AssertionError):
+    """A server was asked to make a move that its state machine does not have: a defect of ours."""

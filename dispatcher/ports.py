@@ -1,0 +1,121 @@
+"""What the deciding layers need from the world. Each port belongs to its consumer and is kept narrow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dispatcher.model import (
+    Ending,
+    Judgement,
+    Lease,
+    NodeId,
+    Outcome,
+    ProbeReport,
+    QueueDepth,
+    Request,
+    ServerSpec,
+    Tally,
+    Telemetry,
+)
+
+
+class Clock(Protocol):
+    """Time, so that tests and the simulator can own it."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+
+    def wall(self) -> float:
+        """Seconds since the epoch."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep that long; 0 lets others run."""
+
+
+class Queue(Protocol):
+    """The shared work queue, as a node sees it."""
+
+    async def lease(self, node: NodeId, want: int) -> Sequence[Lease]:
+        """Take shards that hold about `want` requests; fewer, or none, where the queue has no more."""
+
+    async def renew(self, node: NodeId, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Prolong these leases; return those that were lost to another node."""
+
+    async def settle(self, node: NodeId, lease: Lease, tally: Tally) -> None:
+        """Mark a shard as finished. Raises LeaseLostError where the epoch is no longer ours."""
+
+    async def release(self, node: NodeId, leases: Sequence[Lease]) -> None:
+        """Give shards back unfinished, for anyone to take at once."""
+
+    async def depth(self) -> QueueDepth:
+        """How much is left."""
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when there may be new work, or after `timeout_s`."""
+
+
+class Payloads(Protocol):
+    """Where a shard's requests are read from."""
+
+    async def read(self, lease: Lease) -> Sequence[Request]:
+        """The shard's requests in index order, without the rejected lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Outcomes of one lease that have become durable."""
+
+    lease: Lease
+    count: int
+
+
+class Recorder(Protocol):
+    """Where outcomes are made durable."""
+
+    async def open(self, lease: Lease, requests: Sequence[Request]) -> tuple[frozenset[int], Tally]:
+        """Begin a shard: the indexes that already have an outcome from an earlier run, and their tally."""
+
+    def append(self, lease: Lease, outcome: Outcome) -> None:
+        """Hand over an outcome. It counts only when `recorded` has told so."""
+
+    async def recorded(self) -> Sequence[Recorded]:
+        """Wait for the next outcomes to become durable, and say which."""
+
+    async def close(self, lease: Lease) -> None:
+        """End a shard, finished or not: every appended outcome is durable on return."""
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why nothing can be recorded just now (a full disk, say), or None."""
+
+
+class Transport(Protocol):
+    """The data plane: one send, no retry."""
+
+    async def send(
+        self, server: ServerSpec, request: Request, request_id: str, timeout_s: float | None
+    ) -> Ending:
+        """Post the request's body to the server and return how it ended. Raises only CancelledError."""
+
+
+class Prober(Protocol):
+    """The control plane: what a server says of itself. Never raises for what a server does."""
+
+    async def probe(self, server: ServerSpec) -> ProbeReport:
+        """`/health` alone."""
+
+    async def inspect(self, server: ServerSpec) -> ProbeReport:
+        """`/health`, `/v1/models`, `/is_sleeping`, `/version` and the process's start time."""
+
+    async def canary(self, server: ServerSpec, model: str | None) -> str | None:
+        """Ask for one token: None if the engine answers, otherwise what went wrong."""
+
+    async def scrape(self, server: ServerSpec) -> Telemetry | None:
+        """`/metrics`; None where there is none or it cannot be read."""
+
+
+class Judge(Protocol):
+    """Maps an attempt's ending to a judgement: a pure function."""
+
+    def __call__(self, ending: Ending, request: Request, models: dict[str, str] | None) -> Judgement:
+        """`models` is the server's own list, served name -> root; None where it has none."""
