@@ -57,5 +57,9 @@ class ServersUnavailableError(DispatcherError):
     """No server became usable within the time that the user allowed."""
 
 
+class StoppedError(DispatcherError):
+    """The user asked to stop; nothing is lost, and the same command goes on."""
+
+
 class IllegalTransitionError(AssertionError):
     """A server was asked to make a move that its state machine does not have: a defect of ours."""

@@ -4,6 +4,7 @@ Hot records are `msgspec.Struct`s without garbage-collector tracking: one is mad
 reference cycles. Times are seconds, sizes bytes, indexes 0-based.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import NewType
@@ -117,6 +118,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     request_id: str | None = None
     tokens: Tokens = NO_TOKENS
     retry_after_s: float | None = None
+    hard: bool = False
+    """Whether this alone proves that the server cannot serve: nobody listens, or its engine is dead."""
 
 
 class Provenance(msgspec.Struct, frozen=True, gc=False):
@@ -221,13 +224,21 @@ class Tally:
             {code: self.errors.get(code, 0) + other.errors.get(code, 0) for code in sorted(codes)},
         )
 
-    @classmethod
-    def of(cls, outcome: Outcome) -> "Tally":
-        """The tally of one outcome."""
-        tokens = outcome.tokens
-        if outcome.code is None:
-            return cls(1, 0, tokens.prompt, tokens.completion)
-        return cls(0, 1, tokens.prompt, tokens.completion, {outcome.code.value: 1})
+    def plus(self, outcomes: Iterable[Outcome]) -> "Tally":
+        """This tally with these outcomes added."""
+        succeeded, failed, prompt, completion = self.succeeded, self.failed, 0, 0
+        errors = dict(self.errors)
+        for outcome in outcomes:
+            prompt += outcome.tokens.prompt
+            completion += outcome.tokens.completion
+            if outcome.code is None:
+                succeeded += 1
+            else:
+                failed += 1
+                errors[outcome.code.value] = errors.get(outcome.code.value, 0) + 1
+        return Tally(
+            succeeded, failed, self.prompt_tokens + prompt, self.completion_tokens + completion, errors
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +294,22 @@ class ProbeReport:
     version: str | None = None
     started_at: float | None = None
     """`process_start_time_seconds`: a change means the server was restarted."""
+
+
+class CanaryFault(StrEnum):
+    """How a canary, one token asked of the engine, went wrong."""
+
+    FAILED = auto()  # an error, or no connection
+    SLOW = auto()  # no answer in time
+    MISMATCHED = auto()  # our key is refused, the model is not there, or another one answered
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryReport:
+    """What became of a canary. `fault` is None where the engine answered as it should."""
+
+    fault: CanaryFault | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dispatcher.model import (
+    CanaryReport,
     Ending,
     Judgement,
     Lease,
@@ -107,8 +108,8 @@ class Prober(Protocol):
     async def inspect(self, server: ServerSpec) -> ProbeReport:
         """`/health`, `/v1/models`, `/is_sleeping`, `/version` and the process's start time."""
 
-    async def canary(self, server: ServerSpec, model: str | None) -> str | None:
-        """Ask for one token: None if the engine answers, otherwise what went wrong."""
+    async def canary(self, server: ServerSpec, model: str | None) -> CanaryReport:
+        """Ask the engine for one token."""
 
     async def scrape(self, server: ServerSpec) -> Telemetry | None:
         """`/metrics`; None where there is none or it cannot be read."""
@@ -117,5 +118,15 @@ class Prober(Protocol):
 class Judge(Protocol):
     """Maps an attempt's ending to a judgement: a pure function."""
 
-    def __call__(self, ending: Ending, request: Request, models: dict[str, str] | None) -> Judgement:
-        """`models` is the server's own list, served name -> root; None where it has none."""
+    def __call__(
+        self,
+        ending: Ending,
+        request: Request,
+        models: dict[str, str] | None,
+        *,
+        healthy: bool | None = None,
+    ) -> Judgement:
+        """`models` is the server's own list, served name -> root; None where it has none.
+
+        `healthy` is what `/health` said just after the ending, asked only where a 503 leaves doubt.
+        """

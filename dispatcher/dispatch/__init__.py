@@ -1,0 +1,1 @@
+"""The loop: lease, permit, send, judge, record."""

@@ -1,0 +1,1 @@
+"""The one streaming pass over an input: every line checked, shards cut."""

@@ -1,0 +1,1 @@
+"""Server states, limits, membership, monitoring."""

@@ -1,0 +1,1 @@
+"""The shared work queue: in memory, and in SQL."""

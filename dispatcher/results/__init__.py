@@ -1,0 +1,1 @@
+"""Outcomes on disk: journal, finalise, verify."""

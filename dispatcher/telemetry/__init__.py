@@ -1,0 +1,1 @@
+"""Metrics, all series in one place, and logging."""

@@ -1,0 +1,265 @@
+"""`run`: one input, one job, one node; from the first line read to the files in place."""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import structlog
+
+from dispatcher.app.clock import LoopClock
+from dispatcher.app.fleet import Fleet, known_servers, open_fleet
+from dispatcher.app.snapshot import Phase, Snapshot, view_run
+from dispatcher.app.state import JobFiles, OpenJob, open_job, remove_state
+from dispatcher.config import Config
+from dispatcher.dispatch.node import Node
+from dispatcher.errors import (
+    ConfigError,
+    DispatcherError,
+    Fault,
+    QueueError,
+    StateError,
+    StoppedError,
+    StorageError,
+)
+from dispatcher.ingest.payloads import FilePayloads
+from dispatcher.model import Tally
+from dispatcher.queue.records import JobStatus
+from dispatcher.queue.sql import SqlQueue
+from dispatcher.results.finalise import check_outputs_writable, finalise
+from dispatcher.results.recorder import JournalRecorder
+from dispatcher.results.verify import verify
+from dispatcher.storage.source import STDIN
+
+DEPTH_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a run ended."""
+
+    snapshot: Snapshot
+    files: JobFiles
+    rejected: int
+    """Input lines that were no requests and were skipped."""
+    finished: bool
+    """Whether every row has its outcome and the files are in place."""
+    sent_nothing: bool = False
+    """Whether the job had been finished by an earlier run already."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 all rows succeeded, 1 finished with failed rows, 3 stopped early and resumable."""
+        if not self.finished:
+            return 3
+        return 1 if self.snapshot.done.failed or self.rejected else 0
+
+
+def job_files(config: Config, input_name: str) -> JobFiles:
+    """Where a run of this input reads and writes. Raises ConfigError where no output is named."""
+    output = config.run.output
+    if output is None:
+        raise ConfigError((Fault("run.output", "must name the output file: -o out.jsonl"),))
+    stem = output.with_suffix("") if output.suffix in (".jsonl", ".json", ".ndjson") else output
+    return JobFiles(
+        input=input_name,
+        output=output,
+        errors=config.run.errors or stem.with_name(f"{stem.name}.errors.jsonl"),
+        state=config.run.state_dir or output.with_name(f"{output.name}.state"),
+        rejected=stem.with_name(f"{stem.name}.rejected.jsonl"),
+    )
+
+
+class JobRun:
+    """One run of one job. `execute` it once; `snapshot` and `request_stop` may be called meanwhile.
+
+    Args:
+        config: Every setting.
+        input_name: A JSON lines file, a `.gz` or `.zst` of one, or `-` for standard input.
+        fleet: Servers that are watched already; None opens the configured ones for this run.
+        stdin: What `-` reads; None where standard input is not given.
+    """
+
+    def __init__(
+        self, config: Config, input_name: str, *, fleet: Fleet | None = None, stdin: BinaryIO | None = None
+    ) -> None:
+        self.files = job_files(config, input_name)
+        self.phase = Phase.STARTING
+        self.config = config
+        self._fleet = fleet
+        self._stdin = stdin
+        self._clock = LoopClock()
+        self._stops = 0
+        self._drain: asyncio.Task[None] | None = None
+        self._node: Node | None = None
+        self._rows = 0
+        self._earlier = Tally()
+        self._recorder: JournalRecorder | None = None
+        self._pool_fleet: Fleet | None = None
+        self._log = structlog.get_logger("dispatcher.run")
+
+    async def execute(self) -> Summary:
+        """Read, send, record and write until every row has its outcome, or until stopped.
+
+        Raises DispatcherError: ConfigError, InputError and StateError before anything was sent; StorageError
+        and ServersUnavailableError with everything recorded so far kept; StoppedError for a stop before the
+        first row could be sent.
+        """
+        check_outputs_writable(self.files.output, self.files.errors)
+        if self._fleet is None:
+            known_servers(self.config)  # a fault in the list is told before hours of reading
+        if self._has_output_without_state():
+            return await asyncio.to_thread(self._answered_before)
+        try:
+            async with AsyncExitStack() as stack:
+                self.phase = Phase.READING
+                opened = await stack.enter_async_context(
+                    open_job(self.config, self.files, self._clock, self._stdin, self._check_stopped)
+                )
+                summary = await self._run(opened)
+        except* DispatcherError as group:
+            raise _first(group) from group
+        if summary.finished and summary.exit_code == 0 and not self.config.run.keep_state:
+            await asyncio.to_thread(remove_state, self.files.state)
+        return summary
+
+    def _has_output_without_state(self) -> bool:
+        has_state = (self.files.state / "queue.sqlite").exists()
+        return self.files.output.exists() and not has_state and not self.config.run.restart
+
+    def _answered_before(self) -> Summary:
+        """The output is there and its state is not: fine if it answers this input, else not ours to touch."""
+        files = self.files
+        advice = "Give --restart to replace it, or another output"
+        if files.input == STDIN:
+            raise StateError(f"{files.output} exists already. {advice}")
+        with tempfile.TemporaryDirectory(prefix="dispatcher-") as work:
+            errors = files.errors if files.errors.exists() else None
+            report = verify(Path(files.input), files.output, errors, work_dir=Path(work))
+        if not report.ok:
+            raise StateError(f"{files.output} exists already, and does not answer {files.input}. {advice}")
+        self.phase = Phase.FINISHED
+        self._rows = report.requests
+        self._earlier = Tally(report.succeeded, report.failed)
+        return Summary(self.snapshot(), files, 0, finished=True, sent_nothing=True)
+
+    def request_stop(self) -> None:
+        """First call: send nothing more and wait for what is in flight. Second call: end at once."""
+        self._stops += 1
+        if self._node is None:
+            return
+        if self._stops == 1:
+            self.phase = Phase.DRAINING
+            self._drain = asyncio.get_running_loop().create_task(self._node.drain(), name="drain")
+        else:
+            self._node.stop()
+
+    def snapshot(self) -> Snapshot:
+        """The run at this moment."""
+        if self._node is None or self._pool_fleet is None:
+            return Snapshot(self.phase, self._rows, self._earlier, Tally())
+        obstacle = self._recorder.obstacle if self._recorder is not None else None
+        pool, now = self._pool_fleet.pool, self._clock.now()
+        return view_run(self.phase, self._rows, self._earlier, self._node, pool, obstacle, now)
+
+    def _check_stopped(self) -> None:
+        if self._stops:
+            raise StoppedError("stopped while the input was read: nothing was sent; run it again")
+
+    async def _run(self, opened: OpenJob) -> Summary:
+        record = opened.record
+        self._rows = record.requests
+        self._earlier = await opened.queue.tally(record.job.id)
+        if record.status is JobStatus.FINISHED:
+            if not self.files.output.exists():
+                await self._write(opened)
+            self.phase = Phase.FINISHED
+            return Summary(self.snapshot(), self.files, record.rejected, finished=True, sent_nothing=True)
+        await self._work(opened)
+        finished = (await opened.queue.depth()).drained
+        if finished:
+            await self._write(opened)
+        return Summary(self.snapshot(), self.files, record.rejected, finished=finished)
+
+    async def _work(self, opened: OpenJob) -> None:
+        async with self._servers() as fleet, self._open_recorder(fleet) as recorder:
+            self._pool_fleet, self._recorder = fleet, recorder
+            node = fleet.node(opened.queue, FilePayloads(opened.source.path), recorder)
+            self._node, self.phase = node, Phase.RUNNING
+            depth = asyncio.create_task(self._tell_depth(opened.queue, fleet), name="queue depth")
+            try:
+                await node.run(until_drained=True)
+            finally:
+                depth.cancel()
+
+    def _open_recorder(self, fleet: Fleet) -> JournalRecorder:
+        return JournalRecorder(
+            self.files.journals,
+            self._clock,
+            sync_s=self.config.results.sync_s,
+            on_sync=fleet.metrics.journal_synced,
+        )
+
+    @asynccontextmanager
+    async def _servers(self) -> AsyncIterator[Fleet]:
+        if self._fleet is not None:
+            yield self._fleet
+            return
+        async with open_fleet(self.config) as fleet:
+            yield fleet
+
+    async def _tell_depth(self, queue: SqlQueue, fleet: Fleet) -> None:
+        while True:
+            try:
+                fleet.metrics.queue_depth(await queue.depth())
+            except (QueueError, StorageError) as error:
+                self._log.warning("queue_depth_unknown", error=str(error))
+            await self._clock.sleep(DEPTH_EVERY_S)
+
+    async def _write(self, opened: OpenJob) -> None:
+        self.phase = Phase.WRITING
+        job = opened.record.job
+        shards = _from_thread(opened.queue.shards(job.id), asyncio.get_running_loop())
+        await asyncio.to_thread(
+            finalise,
+            job,
+            (record.shard for record in shards),
+            self.files.journals,
+            self.files.output,
+            self.files.errors,
+        )
+        await opened.queue.finish_job(job.id)
+        self.phase = Phase.FINISHED
+
+
+T = TypeVar("T")
+
+
+def _from_thread(items: AsyncIterator[T], loop: asyncio.AbstractEventLoop) -> Iterator[T]:
+    """Iterate in a thread over what the loop yields: a job's shards need not be in memory together."""
+
+    async def following() -> tuple[T, ...]:
+        async for item in items:
+            return (item,)
+        return ()
+
+    while found := asyncio.run_coroutine_threadsafe(following(), loop).result():
+        yield found[0]
+
+
+def _first(group: BaseExceptionGroup[DispatcherError]) -> DispatcherError:
+    """Of the errors that ended a run together, the one that came first."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, DispatcherError), "the group was filtered by this type"
+    return error
+
+
+def given_stdin() -> BinaryIO | None:
+    """Standard input, unless it is a terminal, where nobody would type a million rows."""
+    return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer

@@ -1,0 +1,245 @@
+"""One job in one state directory: made once, continued ever after, refused where it is another job's."""
+
+import asyncio
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import structlog
+
+from dispatcher.config import Config
+from dispatcher.errors import InputError, StateError
+from dispatcher.ingest.findings import ScanReport
+from dispatcher.ingest.scan import scan
+from dispatcher.ingest.sharding import ScanLimits
+from dispatcher.model import Job, JobId, Shard
+from dispatcher.ports import Clock
+from dispatcher.queue.records import JobRecord, JobStatus
+from dispatcher.queue.sql import SqlQueue, open_queue
+from dispatcher.results.finalise import drop_failed
+from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
+from dispatcher.storage.source import Fingerprint, Source, prepare_source
+
+LOCK_NAME = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """Where a run reads and writes."""
+
+    input: str
+    """A path, or `-` for standard input."""
+    output: Path
+    errors: Path
+    state: Path
+    rejected: Path
+    """Lines that are no requests, with `--on-invalid skip`."""
+
+    @property
+    def journals(self) -> Path:
+        """The folder of the shards' journals."""
+        return self.state / "journal"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """A job that is ready to run, locked to this process."""
+
+    queue: SqlQueue
+    source: Source
+    record: JobRecord
+
+
+@asynccontextmanager
+async def open_job(
+    config: Config, files: JobFiles, clock: Clock, stdin: BinaryIO | None, check_stopped: Callable[[], None]
+) -> AsyncIterator[OpenJob]:
+    """Continue the state directory's job, or make one from the input.
+
+    `check_stopped` is called now and then while the input is read, and may raise to end it. Raises StateError
+    where the directory is in use, of another input, of other settings or of a newer version; InputError for
+    an input that cannot be run, in which case nothing is left behind.
+    """
+    await asyncio.to_thread(ensure_writable, files.state)
+    with StateLock(files.state):
+        if config.run.restart:
+            await asyncio.to_thread(_clear, files.state)
+        try:
+            async with _queue(config, files.state, clock) as queue:
+                preparation = _Preparation(config, files, queue, stdin, check_stopped)
+                yield await preparation.opened()
+        except InputError:
+            await asyncio.to_thread(_clear_unless_kept, files.state)
+            raise
+
+
+def remove_state(state: Path) -> None:
+    """Remove a finished job's state directory. Blocks."""
+    shutil.rmtree(state)
+
+
+@asynccontextmanager
+async def _queue(config: Config, state: Path, clock: Clock) -> AsyncIterator[SqlQueue]:
+    kind = await asyncio.to_thread(network_filesystem, state)
+    if kind is not None:
+        structlog.get_logger("dispatcher.state").warning(
+            "state_on_network_filesystem", filesystem=kind, path=str(state), journal_mode="delete"
+        )
+    async with open_queue(
+        state / "queue.sqlite", clock, lease_s=config.queue.lease_s, network_filesystem=kind is not None
+    ) as queue:
+        yield queue
+
+
+class _Preparation:
+    """The way from a state directory and an input to a job that can run."""
+
+    def __init__(
+        self,
+        config: Config,
+        files: JobFiles,
+        queue: SqlQueue,
+        stdin: BinaryIO | None,
+        check_stopped: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._files = files
+        self._queue = queue
+        self._stdin = stdin
+        self._check_stopped = check_stopped
+
+    async def opened(self) -> OpenJob:
+        """The earlier run's job, or a new one."""
+        for record in await self._queue.jobs():
+            if record.status is not JobStatus.PREPARING:
+                return await self._continued(record)
+            await self._queue.discard_job(record.job.id)
+        return await self._made()
+
+    async def _continued(self, record: JobRecord) -> OpenJob:
+        self._refuse_other_settings(record)
+        expected = Fingerprint(**record.details["input"])
+        source = await self._source(expected)
+        await self._queue.release_all()
+        if self._config.run.retry_failed:
+            record = await self._retry_failed(record)
+        return OpenJob(self._queue, source, record)
+
+    def _refuse_other_settings(self, record: JobRecord) -> None:
+        before: Mapping[str, Any] = record.details["settings"]
+        now = answer_settings(self._config)
+        changed = [name for name in now if now[name] != before.get(name)]
+        if record.rejected == 0 and "run.on_invalid" in changed:
+            changed.remove("run.on_invalid")
+        if changed:
+            listed = "; ".join(
+                f"{name} was {before.get(name)!r} and is now {now[name]!r}" for name in changed
+            )
+            raise StateError(
+                f"{self._files.state} holds a run with other settings: {listed}. Run it with those, or give "
+                "--restart to throw its answers away"
+            )
+
+    async def _retry_failed(self, record: JobRecord) -> JobRecord:
+        """Reopen first, drop after: a crash between the two loses nothing, and the user asks again."""
+        job = record.job
+        await self._queue.reopen(job.id, only_failed=True)
+        async for unsettled in self._queue.shards(job.id, settled=False):
+            await asyncio.to_thread(drop_failed, job, unsettled.shard, self._files.journals)
+        await self._queue.activate(job.id)
+        reopened = await self._queue.job(job.id)
+        assert reopened is not None, "the job was there a moment ago"
+        return reopened
+
+    async def _made(self) -> OpenJob:
+        source = await self._source(None)
+        job = self._job()
+        details = {"settings": answer_settings(self._config), "input": asdict(source.fingerprint)}
+        await self._queue.create_job(job, details)
+        report = await self._ingest(job.id, source)
+        if source.fingerprint.sha256 is None:
+            details["input"] = asdict(source.fingerprint.with_content(report.sha256))
+            await self._queue.set_details(job.id, details)
+        await self._queue.activate(job.id)
+        record = await self._queue.job(job.id)
+        assert record is not None, "the job was made a moment ago"
+        return OpenJob(self._queue, source, record)
+
+    def _job(self) -> Job:
+        run, dispatch = self._config.run, self._config.dispatch
+        return Job(
+            id=JobId(secrets.token_hex(6)),
+            max_attempts=dispatch.max_attempts,
+            request_timeout_s=dispatch.request_timeout_s,
+            model=run.model,
+            model_override=run.model_override,
+            provenance=self._config.results.provenance,
+        )
+
+    async def _source(self, expected: Fingerprint | None) -> Source:
+        return await asyncio.to_thread(
+            prepare_source, self._files.input, self._files.state, self._stdin, expected=expected
+        )
+
+    async def _ingest(self, job_id: JobId, source: Source) -> ScanReport:
+        loop = asyncio.get_running_loop()
+        work = self._files.state / "work"
+        skip = self._config.run.on_invalid == "skip"
+
+        def add_shards(shards: list[Shard]) -> None:
+            self._check_stopped()
+            asyncio.run_coroutine_threadsafe(self._queue.add_shards(job_id, shards), loop).result()
+
+        def reject(indexes: list[int]) -> None:
+            asyncio.run_coroutine_threadsafe(self._queue.reject(job_id, indexes), loop).result()
+
+        def run() -> ScanReport:
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
+            try:
+                return scan(
+                    source.path,
+                    work,
+                    add_shards,
+                    on_repeated=reject if skip else None,
+                    skip_invalid=skip,
+                    rejected_path=self._files.rejected if skip else None,
+                    limits=ScanLimits(shard_size=self._config.queue.shard_size),
+                )
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+
+        return await asyncio.to_thread(run)
+
+
+def answer_settings(config: Config) -> dict[str, Any]:
+    """The settings that change what answers look like, or which rows there are: a run keeps them."""
+    return {
+        "run.model": config.run.model,
+        "run.model_override": config.run.model_override,
+        "run.on_invalid": config.run.on_invalid,
+        "results.provenance": config.results.provenance,
+    }
+
+
+def _clear(state: Path) -> None:
+    """Empty the state directory, but for the lock that we hold in it."""
+    for path in state.iterdir():
+        if path.name == LOCK_NAME:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _clear_unless_kept(state: Path) -> None:
+    """An input that cannot be run leaves no state behind, unless an earlier run's answers are there."""
+    if not (state / "journal").exists():
+        _clear(state)
+        (state / LOCK_NAME).unlink(missing_ok=True)
+        state.rmdir()

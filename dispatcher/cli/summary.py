@@ -1,0 +1,72 @@
+"""What a run came to, in words."""
+
+from collections.abc import Iterator
+
+import structlog
+
+from dispatcher.app.run import Summary
+from dispatcher.cli.figures import count, duration, rate, share
+
+
+def lines(summary: Summary) -> Iterator[str]:
+    """The summary for a person."""
+    snapshot, done = summary.snapshot, summary.snapshot.done
+    yield f"{_verdict(summary)}: {count(done.succeeded)} of {count(snapshot.rows)} rows succeeded, " + (
+        f"{count(done.failed)} failed" + (f", {count(snapshot.left)} left" if snapshot.left else "")
+    )
+    if summary.rejected:
+        yield f"  {count(summary.rejected)} input lines were no requests: {summary.files.rejected}"
+    for code, number in sorted(done.errors.items(), key=lambda item: -item[1]):
+        yield f"  {code:<20} {count(number):>12}"
+    if not summary.sent_nothing:
+        yield from _this_run(summary)
+    yield from _whereabouts(summary)
+
+
+def _verdict(summary: Summary) -> str:
+    if not summary.finished:
+        return "stopped"
+    return "finished before" if summary.sent_nothing else "finished"
+
+
+def _this_run(summary: Summary) -> Iterator[str]:
+    snapshot, tally = summary.snapshot, summary.snapshot.this_run
+    rows = tally.succeeded + tally.failed
+    seconds = max(snapshot.seconds, 1e-3)
+    yield (
+        f"  this run: {count(rows)} rows in {duration(seconds)} ({rate(rows / seconds)} rows/s), "
+        f"{count(tally.prompt_tokens)} prompt and {count(tally.completion_tokens)} generated tokens"
+    )
+    for server, number in sorted(snapshot.by_server.items()):
+        yield f"  {server:<40} {count(number):>12} rows {share(number, tally.succeeded):>8}"
+
+
+def _whereabouts(summary: Summary) -> Iterator[str]:
+    files = summary.files
+    if not summary.finished:
+        yield f"  the state is in {files.state}; run the same command to go on"
+        return
+    yield f"  output {files.output}"
+    if summary.snapshot.done.failed:
+        yield f"  errors {files.errors}"
+        yield "  send the failed rows again with --retry-failed"
+
+
+def log(summary: Summary) -> None:
+    """The summary for a machine."""
+    snapshot, done = summary.snapshot, summary.snapshot.done
+    structlog.get_logger("dispatcher.run").info(
+        "run_finished" if summary.finished else "run_stopped",
+        rows=snapshot.rows,
+        succeeded=done.succeeded,
+        failed=done.failed,
+        left=snapshot.left,
+        rejected=summary.rejected,
+        errors=dict(done.errors),
+        prompt_tokens=snapshot.this_run.prompt_tokens,
+        completion_tokens=snapshot.this_run.completion_tokens,
+        seconds=round(snapshot.seconds, 1),
+        by_server=dict(snapshot.by_server),
+        output=str(summary.files.output),
+        exit_code=summary.exit_code,
+    )

@@ -1,0 +1,197 @@
+"""The progress of a run: a live view on a terminal, a log line every ten seconds elsewhere."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TextIO, cast
+
+import structlog
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dispatcher.app.snapshot import Phase, ServerView, Snapshot
+from dispatcher.cli.figures import count, duration, rate, share
+
+REFRESH_S = 0.5
+LOG_EVERY_S = 10.0
+SERVERS_SHOWN_MAX = 30
+"""Lines for servers on a terminal; the ones that need a look come first, the rest are counted."""
+STATE_STYLES = {
+    "active": "green",
+    "suspect": "yellow",
+    "evicted": "red",
+    "mismatched": "red",
+    "draining": "dim",
+    "paused": "cyan",
+}
+PHASES = {
+    Phase.STARTING: "starting",
+    Phase.READING: "reading the input",
+    Phase.RUNNING: "running",
+    Phase.DRAINING: "stopping: waiting for what is in flight (again to stop at once)",
+    Phase.WRITING: "writing the output",
+    Phase.FINISHED: "finished",
+}
+
+
+class RateMeter:
+    """Each server's rows a second, from successive snapshots."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[float, int]] = {}
+        self._rates: dict[str, float] = {}
+
+    def update(self, snapshot: Snapshot) -> dict[str, float]:
+        """Rows a second by server, smoothed over some seconds."""
+        for server in snapshot.servers:
+            at, succeeded = self._before.get(server.server, (snapshot.seconds, server.succeeded))
+            seconds = snapshot.seconds - at
+            if seconds > 0:
+                now = (server.succeeded - succeeded) / seconds
+                self._rates[server.server] = 0.8 * self._rates.get(server.server, now) + 0.2 * now
+            self._before[server.server] = (snapshot.seconds, server.succeeded)
+        return self._rates
+
+
+class _Above:
+    """A stream whose lines appear above the live view."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> int:
+        self._console.print(Text.from_ansi(text), end="", soft_wrap=True)
+        if text.endswith("\n"):
+            self._console.print()
+        return len(text)
+
+    def flush(self) -> None:
+        self._console.file.flush()
+
+    def isatty(self) -> bool:
+        return True
+
+
+@asynccontextmanager
+async def live_view(
+    snapshot: Callable[[], Snapshot], console: Console, log_to: Callable[[TextIO], None]
+) -> AsyncIterator[None]:
+    """Show the run on a terminal until the context ends; the log is printed above it."""
+    meter = RateMeter()
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        log_to(cast("TextIO", _Above(console)))
+        task = asyncio.create_task(_refresh(live, snapshot, meter), name="view")
+        try:
+            yield
+        finally:
+            task.cancel()
+            log_to(console.file if isinstance(console.file, TextIO) else cast("TextIO", console.file))
+
+
+async def _refresh(live: Live, snapshot: Callable[[], Snapshot], meter: RateMeter) -> None:
+    while True:
+        now = snapshot()
+        live.update(render(now, meter.update(now)), refresh=True)
+        await asyncio.sleep(REFRESH_S)
+
+
+@asynccontextmanager
+async def logged_progress(snapshot: Callable[[], Snapshot]) -> AsyncIterator[None]:
+    """Log the run's progress every ten seconds until the context ends."""
+    task = asyncio.create_task(_log_progress(snapshot), name="progress log")
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+async def _log_progress(snapshot: Callable[[], Snapshot]) -> None:
+    log = structlog.get_logger("dispatcher.run")
+    while True:
+        await asyncio.sleep(LOG_EVERY_S)
+        now = snapshot()
+        log.info(
+            "progress",
+            phase=now.phase.value,
+            rows=now.rows,
+            done=now.done.succeeded,
+            failed=now.done.failed,
+            in_flight=now.in_flight,
+            left=now.left,
+            rows_per_s=round(now.rows_per_s, 2),
+            tokens_per_s=round(now.tokens_per_s, 1),
+            eta_s=None if now.eta_s is None else round(now.eta_s),
+            servers={view.server: f"{view.state} {view.in_flight}/{view.limit}" for view in now.servers},
+            **({"obstacle": now.obstacle} if now.obstacle else {}),
+        )
+
+
+def render(snapshot: Snapshot, rates: dict[str, float]) -> RenderableType:
+    """The whole live view."""
+    parts: list[RenderableType] = [_headline(snapshot)]
+    if snapshot.rows:
+        done = snapshot.done.succeeded + snapshot.done.failed
+        parts.append(ProgressBar(total=snapshot.rows, completed=done, width=60))
+        parts.append(_counts(snapshot))
+    if snapshot.obstacle:
+        parts.append(Text(f"cannot record: {snapshot.obstacle}", style="bold red"))
+    if snapshot.waiting_for:
+        wanted = ", ".join(model or "any model" for model in snapshot.waiting_for)
+        parts.append(Text(f"waiting for a server that serves {wanted}", style="bold yellow"))
+    if snapshot.servers:
+        parts.append(_servers(snapshot, rates))
+    return Group(*parts)
+
+
+def _headline(snapshot: Snapshot) -> Text:
+    done = snapshot.done.succeeded + snapshot.done.failed
+    text = Text(PHASES[snapshot.phase], style="bold")
+    if snapshot.rows:
+        text.append(f"  {share(done, snapshot.rows)} of {count(snapshot.rows)} rows", style="not bold")
+    return text
+
+
+def _counts(snapshot: Snapshot) -> Text:
+    failed = snapshot.done.failed
+    text = Text(f"{count(snapshot.done.succeeded)} done, ")
+    text.append(f"{count(failed)} failed", style="red" if failed else "")
+    text.append(f", {count(snapshot.in_flight)} in flight, {count(snapshot.left)} left   ")
+    text.append(f"{rate(snapshot.rows_per_s)} rows/s, {rate(snapshot.tokens_per_s)} tokens/s   ")
+    text.append(f"ETA {duration(snapshot.eta_s)}")
+    return text
+
+
+def _servers(snapshot: Snapshot, rates: dict[str, float]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("server", "state", "in flight", "rows/s", "rows", "last fault"):
+        right = title in ("in flight", "rows/s", "rows")
+        table.add_column(title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    shown = sorted(snapshot.servers, key=lambda view: (view.state == "active", view.server))
+    for view in sorted(shown[:SERVERS_SHOWN_MAX], key=lambda view: view.server):
+        table.add_row(*_server_cells(view, rates.get(view.server, 0.0)))
+    if len(shown) > SERVERS_SHOWN_MAX:
+        table.add_row(f"and {len(shown) - SERVERS_SHOWN_MAX} more, all active")
+    return table
+
+
+def _server_cells(view: ServerView, rows_per_s: float) -> tuple[RenderableType, ...]:
+    state = Text(f"{view.state} {duration(view.in_state_s)}", style=STATE_STYLES.get(view.state, ""))
+    return (
+        view.server,
+        state,
+        f"{view.in_flight}/{view.limit}",
+        rate(rows_per_s),
+        count(view.succeeded),
+        Text(_fault(view), style="dim"),
+    )
+
+
+def _fault(view: ServerView) -> str:
+    if view.state not in ("active", "joining"):
+        return view.reason
+    if not view.last_fault:
+        return ""
+    return f"{duration(view.last_fault_ago_s)} ago: {view.last_fault}"

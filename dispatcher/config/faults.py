@@ -1,0 +1,68 @@
+"""Pydantic's errors in the users' words. No value that may be a secret is ever repeated."""
+
+import difflib
+from collections.abc import Callable, Collection, Iterator
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from dispatcher.config.document import Place
+
+_SHOWN_CHARACTERS_MAX = 60
+
+
+def explain(
+    error: ValidationError, candidates: Callable[[Place], Collection[str]]
+) -> Iterator[tuple[Place, str]]:
+    """Each thing wrong: its place, and what would be right.
+
+    `candidates` gives the keys that the unknown key at a place may have been meant to be.
+    """
+    for detail in error.errors(include_url=False):
+        place = detail["loc"]
+        if detail["type"] == "extra_forbidden":
+            yield place, f"is not a setting{nearest(str(place[-1]), candidates(place))}"
+        else:
+            yield place, f"{_message(detail)}{_shown(detail)}"
+
+
+def dotted(place: Place) -> str:
+    """`pool.stall_s`, `servers[2].limit`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """A suggestion to append to a fault, or nothing."""
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {matches[0]}?" if matches else ""
+
+
+def _message(detail: ErrorDetails) -> str:
+    match detail["type"]:
+        case "missing":
+            return "is missing"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "must be a mapping"
+        case "tuple_type":
+            return "must be a list"
+        case "bool_type" | "bool_parsing":
+            return "must be true or false"
+        case "value_error":
+            return str(detail["ctx"]["error"])
+        case _:
+            return (
+                detail["msg"].split(", ")[0].replace("Input should", "must").replace("String should", "must")
+            )
+
+
+def _shown(detail: ErrorDetails) -> str:
+    place, value = detail["loc"], detail["input"]
+    if not isinstance(value, str | int | float) or not _is_public(place):
+        return ""
+    text = str(value)
+    return f", got {text}" if text.isprintable() and len(text) <= _SHOWN_CHARACTERS_MAX else ""
+
+
+def _is_public(place: Place) -> bool:
+    """A server's URL and headers can hold credentials that were put there by mistake."""
+    return place[-1:] == ("limit",) or not {"servers", "url", "headers", "api_key"}.intersection(place)

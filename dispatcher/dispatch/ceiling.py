@@ -1,0 +1,29 @@
+"""How many requests this process may have open at all, whatever the servers would take."""
+
+REGROWTH_S = 10.0
+"""After a fault of this machine the ceiling grows back by a tenth every ten seconds."""
+SHRINK = 0.8
+
+
+class Ceiling:
+    """A bound on open requests: the process's descriptors, less when this machine ran out of something."""
+
+    __slots__ = ("_changed_at", "_most", "value")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._changed_at = float("-inf")
+        self.value = most
+
+    def local_fault(self, in_flight: int, now: float) -> None:
+        """This machine could not open one more: stay below what is open. One cut a second at most."""
+        if now - self._changed_at < 1.0:
+            return
+        self.value = max(1, int(min(self.value, in_flight) * SHRINK))
+        self._changed_at = now
+
+    def tick(self, now: float) -> None:
+        """Grow back, slowly."""
+        if self.value < self._most and now - self._changed_at >= REGROWTH_S:
+            self.value = min(self._most, self.value + max(1, self.value // 10))
+            self._changed_at = now

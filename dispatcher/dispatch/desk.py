@@ -1,0 +1,252 @@
+"""The deciding half of a node: which request goes to which server, and what becomes of it afterwards.
+
+Nothing here awaits. The node feeds it leases, ended attempts and durable outcomes, and carries out what it
+answers.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from dispatcher.config import DispatchSettings
+from dispatcher.dispatch.backlog import Backlog
+from dispatcher.dispatch.ceiling import Ceiling
+from dispatcher.dispatch.item import Item
+from dispatcher.dispatch.retry import Again, Fail, after_fault
+from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
+from dispatcher.model import (
+    Ending,
+    ErrorCode,
+    Judgement,
+    Lease,
+    Outcome,
+    Provenance,
+    Request,
+    ServerId,
+    Tally,
+    Verdict,
+)
+from dispatcher.pool.pool import AttemptEnd, Effect, Pool
+from dispatcher.pool.server import Server
+from dispatcher.ports import Judge
+from dispatcher.telemetry.metrics import Metrics
+
+WINDOW_FACTOR = 2
+"""Requests kept in hand, ready or in flight, as a multiple of the servers' permits."""
+WINDOW_MIN = 512
+WINDOW_BYTES_MAX = 256 * 2**20
+"""Bodies that wait to be sent; past this nothing more is leased while anything is ready."""
+UNRECORDED_MAX = 16_384
+UNRECORDED_BYTES_MAX = 256 * 2**20
+"""Outcomes on their way to the disk; past either nothing is sent: it could not be recorded."""
+
+
+class Attempt:
+    """One sending of a request to a server."""
+
+    __slots__ = ("given_up", "item", "sent_at", "server")
+
+    def __init__(self, item: Item, server: Server, sent_at: float) -> None:
+        self.item = item
+        self.server = server
+        self.sent_at = sent_at
+        self.given_up: str | None = None
+        """Why we closed it ourselves, if we did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What an attempt's end leads to: the request's outcome, if it has one now, and the pool's effects."""
+
+    outcome: Outcome | None
+    effects: Sequence[Effect]
+
+
+class Desk:
+    """The requests and shards in hand, and the rules that move them."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        judge: Judge,
+        settings: DispatchSettings,
+        ceiling: Ceiling,
+        metrics: Metrics,
+        clock_now: Callable[[], float],
+    ) -> None:
+        self.shards = ShardsInHand()
+        self.backlog = Backlog()
+        self.ceiling = ceiling
+        self.open: dict[ServerId, set[Attempt]] = {}
+        self.in_flight = 0
+        self.unrecorded = 0
+        self.closed = False
+        """Whether the node drains: nothing more is sent."""
+        self._unrecorded_bytes = 0
+        self._pool = pool
+        self._judge = judge
+        self._settings = settings
+        self._metrics = metrics
+        self._now = clock_now
+        self._order = 0
+        self._roomy: dict[ServerId, Server] = {}
+
+    # Shards
+
+    def room(self) -> int:
+        """How many more requests to lease now; 0 while the window is well filled."""
+        window = max(WINDOW_MIN, WINDOW_FACTOR * self._pool.permits_total(self._now()))
+        held = len(self.backlog) + self.in_flight
+        full = self.backlog.body_bytes >= WINDOW_BYTES_MAX or self._recording_is_behind()
+        return 0 if self.closed or full or held > window * 3 // 4 else window - held
+
+    def admit(
+        self, lease: Lease, requests: Sequence[Request], finished: frozenset[int], tally: Tally
+    ) -> None:
+        """Take a leased shard in hand, less what an earlier run has finished."""
+        fresh = [request for request in requests if request.index not in finished]
+        self.shards.add(ShardInHand(lease, len(fresh), tally))
+        first = self._order
+        self._order += len(fresh)
+        self.backlog.extend(Item(request, lease, first + n) for n, request in enumerate(fresh))
+
+    def recorded(self, lease: Lease, count: int) -> tuple[ShardInHand | None, list[Outcome]]:
+        """Outcomes have become durable: the shard, if still ours, and what they were."""
+        shard = self.shards.get(lease)
+        if shard is None:
+            return None, []
+        outcomes = shard.recorded(count)
+        self.unrecorded -= count
+        self._unrecorded_bytes -= sum(len(outcome.body or b"") for outcome in outcomes)
+        return shard, outcomes
+
+    def drop(self, lease: Lease) -> list[Attempt]:
+        """The lease was lost: forget its requests, and say which attempts to close."""
+        if (shard := self.shards.get(lease)) is not None:
+            _, _ = self.recorded(lease, shard.unrecorded)
+        self.shards.remove(lease)
+        self.backlog.discard(lambda item: item.lease is lease)
+        return [attempt for open_ in self.open.values() for attempt in open_ if attempt.item.lease is lease]
+
+    def unserved(self) -> set[str | None]:
+        """The models that requests wait for and no server in rotation serves; None is any model."""
+        return {model for model in self.backlog.models() if not self._pool.can_serve(model)}
+
+    def servable(self, unserved: set[str | None]) -> bool:
+        """Whether requests wait that some server in rotation could take."""
+        return bool(self.backlog.models() - unserved)
+
+    # Assignment
+
+    def look_everywhere(self) -> None:
+        """Permits may have come up anywhere: a server was admitted, a limit grew, a pause ended."""
+        self._roomy = {server.spec.id: server for server in self._pool.active()}
+
+    def assign(self) -> Iterator[Attempt]:
+        """Pair ready requests with free permits: the largest free share first. Takes the permits."""
+        now = self._now()
+        self.backlog.wake(now)
+        if not (self.backlog.ready() and self._may_send()):
+            return
+        shares = [(-server.free_share(now), server.spec.id) for server in self._with_permits(now)]
+        heapq.heapify(shares)
+        while shares and self.backlog.ready() and self._may_send():
+            server = self._roomy[shares[0][1]]
+            item = self.backlog.take(server, self._has_elsewhere)
+            if item is None:
+                heapq.heappop(shares)
+                continue
+            yield self._begin(item, server, now)
+            if server.permits_free(now) > 0:
+                heapq.heapreplace(shares, (-server.free_share(now), server.spec.id))
+            else:
+                heapq.heappop(shares)
+
+    def _with_permits(self, now: float) -> list[Server]:
+        self._roomy = {id_: server for id_, server in self._roomy.items() if server.permits_free(now) > 0}
+        return list(self._roomy.values())
+
+    def _may_send(self) -> bool:
+        return not self.closed and self.in_flight < self.ceiling.value and not self._recording_is_behind()
+
+    def _recording_is_behind(self) -> bool:
+        return self.unrecorded >= UNRECORDED_MAX or self._unrecorded_bytes >= UNRECORDED_BYTES_MAX
+
+    def _has_elsewhere(self, item: Item) -> bool:
+        return any(
+            server.serves(item.request.model) and server.spec.id not in item.tried
+            for server in self._pool.active()
+        )
+
+    def _begin(self, item: Item, server: Server, now: float) -> Attempt:
+        item.sends += 1
+        attempt = Attempt(item, server, now)
+        server.took(now)
+        self.in_flight += 1
+        self.open.setdefault(server.spec.id, set()).add(attempt)
+        return attempt
+
+    # Ends
+
+    def release(self, attempt: Attempt) -> None:
+        """Give the permit back: the request is no longer at the server."""
+        server = attempt.server
+        server.gave_back()
+        self.in_flight -= 1
+        self.open[server.spec.id].discard(attempt)
+        self._roomy[server.spec.id] = server
+
+    def attempt_ended(self, attempt: Attempt, ending: Ending, *, healthy: bool | None) -> Ended:
+        """Judge an attempt's end, tell the pool, and decide what becomes of the request."""
+        item, server, now = attempt.item, attempt.server, self._now()
+        judgement = self._judge(ending, item.request, server.models, healthy=healthy)
+        self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
+        end = AttemptEnd(judgement, attempt.sent_at, item.request.model, repeated=bool(item.tried))
+        effects = self._pool.attempt_ended(server, end)
+        if judgement.verdict is Verdict.LOCAL_FAULT:
+            self.ceiling.local_fault(self.in_flight, now)
+        if self.shards.get(item.lease) is None:
+            return Ended(None, effects)
+        return Ended(self._resolve(attempt, judgement, now), effects)
+
+    def appended(self, lease: Lease, outcome: Outcome) -> None:
+        """An outcome was handed to the recorder."""
+        shard = self.shards.get(lease)
+        assert shard is not None, "an outcome of a shard that is not in hand"
+        shard.appended(outcome)
+        self.unrecorded += 1
+        self._unrecorded_bytes += len(outcome.body or b"")
+
+    def _resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
+        item = attempt.item
+        if judgement.verdict is Verdict.SUCCESS:
+            return _outcome(attempt, judgement, None, "", now)
+        match after_fault(item, judgement, attempt.server.spec.id, self._settings):
+            case Again(delay_s):
+                self.backlog.put_back(item, now + delay_s, now)
+                return None
+            case Fail(code, message):
+                return _outcome(attempt, judgement, code, message, now)
+
+
+def _outcome(
+    attempt: Attempt, judgement: Judgement, code: ErrorCode | None, message: str, now: float
+) -> Outcome:
+    request, server = attempt.item.request, attempt.server
+    return Outcome(
+        index=request.index,
+        custom_id=request.custom_id,
+        code=code,
+        message=message,
+        status=judgement.status,
+        request_id=judgement.request_id,
+        body=judgement.body,
+        tokens=judgement.tokens,
+        provenance=Provenance(
+            server=server.spec.id,
+            model=request.model,
+            server_version=server.version,
+            attempts=attempt.item.sends,
+            seconds=now - attempt.sent_at,
+        ),
+    )

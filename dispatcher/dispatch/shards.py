@@ -1,0 +1,74 @@
+"""The shards that this node has leased, and how far each one is."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from dispatcher.model import JobId, Lease, Outcome, Tally
+
+ShardKey = tuple[JobId, int]
+
+
+class ShardInHand:
+    """One leased shard: what it still owes, and what its durable outcomes add up to."""
+
+    __slots__ = ("_unrecorded", "lease", "owed", "tally")
+
+    def __init__(self, lease: Lease, owed: int, tally: Tally) -> None:
+        self.lease = lease
+        self.owed = owed
+        """Requests without a durable outcome."""
+        self.tally = tally
+        self._unrecorded: deque[Outcome] = deque()
+
+    def appended(self, outcome: Outcome) -> None:
+        """An outcome was handed to the recorder."""
+        self._unrecorded.append(outcome)
+
+    def recorded(self, count: int) -> list[Outcome]:
+        """The oldest `count` outcomes have become durable: count them and return them."""
+        durable = [self._unrecorded.popleft() for _ in range(count)]
+        self.owed -= count
+        self.tally = self.tally.plus(durable)
+        return durable
+
+    @property
+    def unrecorded(self) -> int:
+        """Outcomes on their way to the disk."""
+        return len(self._unrecorded)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every request has a durable outcome."""
+        return self.owed == 0
+
+
+class ShardsInHand:
+    """The leased shards by job and number."""
+
+    def __init__(self) -> None:
+        self._shards: dict[ShardKey, ShardInHand] = {}
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __iter__(self) -> Iterator[ShardInHand]:
+        return iter(list(self._shards.values()))
+
+    def add(self, shard: ShardInHand) -> None:
+        """Take a shard in hand."""
+        self._shards[key(shard.lease)] = shard
+
+    def get(self, lease: Lease) -> ShardInHand | None:
+        """The shard of this lease, if this very lease is still in hand."""
+        shard = self._shards.get(key(lease))
+        return shard if shard is not None and shard.lease.epoch == lease.epoch else None
+
+    def remove(self, lease: Lease) -> None:
+        """Let go of a shard: it was settled, released or lost."""
+        if self.get(lease) is not None:
+            del self._shards[key(lease)]
+
+
+def key(lease: Lease) -> ShardKey:
+    """What names a shard among all jobs."""
+    return lease.job.id, lease.shard.number

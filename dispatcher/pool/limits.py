@@ -1,0 +1,124 @@
+"""How many requests a server may hold at once: its permits."""
+
+import math
+from typing import Protocol
+
+from dispatcher.model import Telemetry
+
+LIMIT_START = 256
+"""First limit of a server whose KV cache is not known: vLLM's own default of `--max-num-seqs`."""
+LIMIT_MAX = 2048
+RAMP_START = 8
+RAMP_DOUBLING_S = 1.0
+"""An admitted server starts with 8 permits, doubled every second: one that fails at once is found out
+with few rows spent, and one that works stands at 256 after five seconds."""
+GROWTH = 1.25
+BACKLOG_CUT = 0.9
+OVERLOAD_CUT = 0.7
+WAITING_SHARE = 0.1
+"""A waiting queue up to this share of the limit keeps the engine fed; a longer one is only latency."""
+SATURATED_SHARE = 0.9
+
+
+class Limit(Protocol):
+    """A server's limit under the evidence about its load."""
+
+    def permits(self, now: float) -> int:
+        """How many requests it may hold now; at least 1."""
+
+    def admitted(self, now: float) -> None:
+        """The server entered, or came back into, rotation: ramp up."""
+
+    def completed(self) -> None:
+        """A request ended well."""
+
+    def overloaded(self, in_flight: int, sent_at: float, now: float) -> None:
+        """A request sent at `sent_at` was refused for load while `in_flight` others stayed."""
+
+    def measured(self, telemetry: Telemetry, in_flight: int) -> None:
+        """The server told its load. Absent figures change nothing."""
+
+
+def ramp(admitted_at: float, now: float) -> float:
+    """The most permits a server admitted at `admitted_at` has now."""
+    doublings = (now - admitted_at) / RAMP_DOUBLING_S
+    return RAMP_START * math.exp2(min(doublings, 32.0))
+
+
+class FixedLimit:
+    """The user's number. It wins over every evidence; a fresh server still ramps up to it."""
+
+    __slots__ = ("_admitted_at", "_value")
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+        self._admitted_at = 0.0
+
+    def permits(self, now: float) -> int:
+        """The user's number, or less during the ramp."""
+        return int(min(self._value, ramp(self._admitted_at, now)))
+
+    def admitted(self, now: float) -> None:
+        """Start the ramp."""
+        self._admitted_at = now
+
+    def completed(self) -> None:
+        """A fixed limit does not grow."""
+
+    def overloaded(self, in_flight: int, sent_at: float, now: float) -> None:
+        """A fixed limit does not shrink."""
+
+    def measured(self, telemetry: Telemetry, in_flight: int) -> None:
+        """A fixed limit does not listen."""
+
+
+class LearnedLimit:
+    """Led by the server's own telemetry; refusals cut it, and without telemetry successes win it back."""
+
+    __slots__ = ("_admitted_at", "_cut_at", "_preemptions", "_telemetry", "_value")
+
+    def __init__(self) -> None:
+        self._value = float(LIMIT_START)
+        self._admitted_at = 0.0
+        self._cut_at = float("-inf")
+        self._preemptions: float | None = None
+        self._telemetry = False
+
+    def permits(self, now: float) -> int:
+        """The learned number, or less during the ramp."""
+        return max(1, int(min(self._value, ramp(self._admitted_at, now))))
+
+    def admitted(self, now: float) -> None:
+        """Start the ramp."""
+        self._admitted_at = now
+
+    def completed(self) -> None:
+        """Without telemetry, one more permit for each round of successes, up to the first limit."""
+        if not self._telemetry and self._value < LIMIT_START:
+            self._value += 1.0 / self._value
+
+    def overloaded(self, in_flight: int, sent_at: float, now: float) -> None:
+        """Cut once for all requests of one burst, and never keep more than the server did not refuse."""
+        if sent_at >= self._cut_at:
+            self._value *= OVERLOAD_CUT
+            self._cut_at = now
+        self._value = max(1.0, min(self._value, float(in_flight)))
+
+    def measured(self, telemetry: Telemetry, in_flight: int) -> None:
+        """Grow while nothing waits there, hold at a short queue, shrink at a long one or on preemptions."""
+        if telemetry.waiting is None:
+            return
+        self._first_telemetry(telemetry)
+        if self._preempted(telemetry) or telemetry.waiting > max(1.0, self._value * WAITING_SHARE):
+            self._value = max(1.0, self._value * BACKLOG_CUT)
+        elif telemetry.waiting == 0 and in_flight >= self._value * SATURATED_SHARE:
+            self._value = min(float(LIMIT_MAX), max(self._value + 1.0, self._value * GROWTH))
+
+    def _first_telemetry(self, telemetry: Telemetry) -> None:
+        if not self._telemetry and telemetry.kv_max_concurrency is not None:
+            self._value = max(1.0, min(self._value, telemetry.kv_max_concurrency))
+        self._telemetry = True
+
+    def _preempted(self, telemetry: Telemetry) -> bool:
+        before, self._preemptions = self._preemptions, telemetry.preemptions_total
+        return before is not None and self._preemptions is not None and self._preemptions > before

@@ -1,0 +1,314 @@
+"""The pool: every server's state, and what each piece of evidence does to it.
+
+All methods decide at once and never await. What must be done about a decision comes back as effects; the
+monitor and the node do it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import assert_never
+
+import structlog
+
+from dispatcher.config import PoolSettings
+from dispatcher.model import (
+    CanaryFault,
+    CanaryReport,
+    ErrorCode,
+    Health,
+    Judgement,
+    ProbeReport,
+    ServerId,
+    ServerSpec,
+    Telemetry,
+    Verdict,
+)
+from dispatcher.pool.schedule import WELL_AFTER_S, check_delay_s
+from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, Server
+from dispatcher.pool.states import Event, Move, State
+from dispatcher.telemetry.metrics import Metrics
+
+IN_SERVICE = (State.ACTIVE, State.SUSPECT)
+OUT_OF_SERVICE = (State.EVICTED, State.PAUSED, State.MISMATCHED)
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Close this server's open requests now; they are resent elsewhere."""
+
+    server: Server
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The time of this server's next check has changed: plan it anew."""
+
+    server: Server
+
+
+Effect = GiveUp | Look
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """What a server is told of one attempt."""
+
+    judgement: Judgement
+    sent_at: float
+    model: str | None
+    repeated: bool = False
+    """Whether the same request was doubtful on another server before: then the server is not to blame."""
+
+
+class Pool:
+    """The servers by id, and the rules that move them from state to state."""
+
+    def __init__(
+        self, settings: PoolSettings, metrics: Metrics, clock_now: Callable[[], float], random: Random
+    ) -> None:
+        self.settings = settings
+        self.servers: dict[ServerId, Server] = {}
+        self._metrics = metrics
+        self._now = clock_now
+        self._random = random
+        self._log = structlog.get_logger("dispatcher.pool")
+
+    # Membership
+
+    def set_members(self, specs: Sequence[ServerSpec]) -> list[Server]:
+        """Make these the members: new ones join, missing ones drain. Returns the ones to start watching."""
+        listed = {spec.id: spec for spec in specs}
+        for server in list(self.servers.values()):
+            if server.spec.id not in listed:
+                self._withdraw(server)
+        return [joined for spec in listed.values() if (joined := self._list(spec)) is not None]
+
+    def _list(self, spec: ServerSpec) -> Server | None:
+        known = self.servers.get(spec.id)
+        if known is None:
+            return self._join(spec)
+        known.spec = spec
+        self._move(known, Event.RETURNED, "listed again")
+        return None
+
+    def _join(self, spec: ServerSpec) -> Server:
+        limit = self.settings.limit if spec.limit is None else spec.limit
+        server = Server(spec, None if limit == "auto" else limit, self._now())
+        self.servers[spec.id] = server
+        self._metrics.server_joined(spec.id, lambda: server.in_flight, lambda: self._permits_shown(server))
+        self._metrics.server_state(spec.id, server.state.value)
+        return server
+
+    def _permits_shown(self, server: Server) -> int:
+        return server.limit.permits(self._now()) if server.state is State.ACTIVE else 0
+
+    def _withdraw(self, server: Server) -> None:
+        self._move(server, Event.WITHDRAWN, "no longer listed")
+        self.remove_drained(server)
+
+    def remove_drained(self, server: Server) -> None:
+        """Forget a draining server once nothing of ours is open there."""
+        if server.state is State.DRAINING and server.in_flight == 0:
+            self._move(server, Event.DRAINED, "drained")
+            del self.servers[server.spec.id]
+            self._metrics.forget_server(server.spec.id)
+
+    # Capacity, for the assigner
+
+    def with_free_permits(self, now: float) -> Iterator[Server]:
+        """The servers that may be given a request now."""
+        return (server for server in self.servers.values() if server.permits_free(now) > 0)
+
+    def permits_total(self, now: float) -> int:
+        """The sum of the active servers' limits."""
+        return sum(server.limit.permits(now) for server in self.active())
+
+    def active(self) -> Iterator[Server]:
+        """The servers in rotation."""
+        return (server for server in self.servers.values() if server.state is State.ACTIVE)
+
+    def can_serve(self, model: str | None) -> bool:
+        """Whether a server in rotation serves this model, busy or not."""
+        return any(server.serves(model) for server in self.active())
+
+    # Evidence from attempts
+
+    def attempt_ended(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
+        """What one attempt's end means for its server. The permit has been given back already."""
+        if server.state is State.DRAINING:
+            self.remove_drained(server)
+            return ()
+        if end.sent_at < server.admitted_at:  # it speaks of a life that has ended
+            return ()
+        return self._weigh(server, end)
+
+    def _weigh(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
+        judgement = end.judgement
+        match judgement.verdict:
+            case Verdict.SUCCESS | Verdict.REQUEST_FAULT:
+                server.answered(judgement, self._now())
+                return ()
+            case Verdict.STALE_CONNECTION | Verdict.LOCAL_FAULT:
+                return ()
+            case Verdict.OVERLOAD:
+                return self._overloaded(server, end)
+            case Verdict.DOUBTFUL | Verdict.STALLED:
+                return self._doubtful(server, end)
+            case Verdict.SERVER_FAULT:
+                return self._faulted(server, judgement)
+            case Verdict.MISMATCH:
+                return self._mismatched(server, end)
+            case _ as never:
+                assert_never(never)
+
+    def _overloaded(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
+        now = self._now()
+        server.failed(end.judgement.message, now)
+        server.limit.overloaded(server.in_flight, end.sent_at, now)
+        retry_after_s = end.judgement.retry_after_s
+        pause_s = PAUSE_DEFAULT_S if retry_after_s is None else retry_after_s
+        server.blocked_until = max(server.blocked_until, now + pause_s)
+        return ()
+
+    def _doubtful(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
+        if end.repeated:
+            return ()
+        server.failed(end.judgement.message, self._now())
+        server.doubts += 1
+        if server.doubts < DOUBTS_MAX:
+            return ()
+        reason = f"{server.doubts} doubtful answers in a row, the last: {end.judgement.message}"
+        return self._move(server, Event.DOUBTED, reason)
+
+    def _faulted(self, server: Server, judgement: Judgement) -> Sequence[Effect]:
+        server.failed(judgement.message, self._now())
+        return self._move(server, Event.DIED if judgement.hard else Event.DOUBTED, judgement.message)
+
+    def _mismatched(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
+        server.failed(end.judgement.message, self._now())
+        if end.judgement.code is ErrorCode.MODEL_NOT_FOUND and end.model is not None:
+            server.lacking.add(end.model)
+        return self._move(server, Event.MISMATCHED, end.judgement.message)
+
+    # Evidence from probes
+
+    def probed(self, server: Server, report: ProbeReport) -> Sequence[Effect]:
+        """What a look at `/health` means. A slow answer means nothing: busy servers are slow."""
+        self._looked(server)
+        match report.health:
+            case Health.UP | Health.ABSENT:
+                return self._move(server, Event.ANSWERED, "answers")
+            case Health.DOWN | Health.REFUSED:
+                return self._move(server, Event.DIED, report.detail)
+            case Health.UNREACHABLE:
+                return self._move(server, Event.DOUBTED, report.detail)
+            case Health.SLOW:
+                return ()
+            case _ as never:
+                assert_never(never)
+
+    def refreshed(self, server: Server, report: ProbeReport) -> Sequence[Effect]:
+        """Take in a full inspection of a server in rotation: it may have been put to sleep, or reloaded."""
+        if report.sleeping:
+            return self._move(server, Event.SLEPT, "asleep")
+        if report.models is not None:
+            server.models = report.models
+        return self.probed(server, report)
+
+    def scraped(self, server: Server, telemetry: Telemetry | None) -> Sequence[Effect]:
+        """Take in a server's own figures: load, progress, and whether it is still the same process."""
+        if telemetry is None:
+            return ()
+        before, server.started_at = server.started_at, telemetry.started_at
+        if None not in (before, telemetry.started_at) and before != telemetry.started_at:
+            return self._move(server, Event.RESTARTED, "the process was restarted")
+        self._note_progress(server, telemetry)
+        server.limit.measured(telemetry, server.in_flight)
+        return ()
+
+    def _note_progress(self, server: Server, telemetry: Telemetry) -> None:
+        tokens, prompts = telemetry.generation_tokens_total, telemetry.prompt_tokens_total
+        seen = None if tokens is None and prompts is None else (tokens or 0.0) + (prompts or 0.0)
+        if seen is not None and server.tokens_seen is not None and seen > server.tokens_seen:
+            server.progress_at = self._now()
+        server.tokens_seen = seen
+
+    def look_for_stall(self, server: Server) -> Sequence[Effect]:
+        """Suspect a server that holds requests of ours and shows no progress."""
+        if not server.stalled(self.settings.stall_s, self._now()):
+            return ()
+        reason = f"no progress for {self.settings.stall_s:g} s with {server.in_flight} requests open"
+        return self._move(server, Event.DOUBTED, reason)
+
+    def examined(self, server: Server, report: ProbeReport, canary: CanaryReport) -> Sequence[Effect]:
+        """Decide about a server out of rotation, from a full inspection and a canary."""
+        self._looked(server)
+        if report.health in (Health.DOWN, Health.REFUSED):
+            return self._move(server, Event.DIED, report.detail)
+        if report.sleeping:
+            return self._move(server, Event.SLEPT, "asleep")
+        if canary.fault is CanaryFault.MISMATCHED:
+            return self._move(server, Event.MISMATCHED, canary.detail)
+        if canary.fault is not None and not self._works_though_slow(server, canary.fault):
+            return self._move(server, Event.FAILED, f"canary: {canary.detail}")
+        if report.models != server.models:
+            server.lacking.clear()
+        server.models, server.version, server.started_at = report.models, report.version, report.started_at
+        return self._move(server, Event.VERIFIED, "verified")
+
+    def _works_though_slow(self, server: Server, fault: CanaryFault) -> bool:
+        """A suspect with our requests in its batch may be too busy for a canary; it is not to be evicted."""
+        busy = server.state is State.SUSPECT and server.in_flight > 0
+        return fault is CanaryFault.SLOW and busy and server.progress_at > server.machine.since
+
+    # Moves
+
+    def _move(self, server: Server, event: Event, reason: str) -> Sequence[Effect]:
+        """Move if the server's state has this move; evidence that comes too late changes nothing."""
+        if not server.machine.allows(event):
+            return ()
+        move = server.machine.move(event, reason, self._now())
+        if move.after is State.ACTIVE:
+            server.admitted(move.at)
+        self._count(server, move)
+        self._plan(server)
+        self._metrics.server_state(server.spec.id, move.after.value)
+        self._log_move(server, move)
+        return self._effects(server, move)
+
+    def _count(self, server: Server, move: Move) -> None:
+        if move.before in IN_SERVICE and move.after not in IN_SERVICE:
+            server.setbacks += 1
+        if move.before in IN_SERVICE and move.after is State.EVICTED:
+            server.record.evictions += 1
+            self._metrics.server_evicted(server.spec.id, move.event.value)
+        elif move.after is State.ACTIVE and server.record.evictions and move.before is not State.SUSPECT:
+            self._metrics.server_readmitted(server.spec.id)
+
+    def _looked(self, server: Server) -> None:
+        """Each look at a server that is out lengthens the wait for the next, until it is well again."""
+        if server.state in OUT_OF_SERVICE:
+            server.setbacks += 1
+        self._plan(server)
+
+    def _plan(self, server: Server) -> None:
+        now = self._now()
+        if server.state is State.ACTIVE and now - server.machine.since >= WELL_AFTER_S:
+            server.setbacks = 0
+        delay_s = check_delay_s(server.state, server.setbacks, self.settings, self._random)
+        server.next_check_at = now + delay_s
+
+    def _log_move(self, server: Server, move: Move) -> None:
+        quiet = move.after is State.VERIFYING or (
+            move.before is State.VERIFYING and move.after is State.EVICTED
+        )
+        loud = move.after in (State.EVICTED, State.MISMATCHED)
+        log = self._log.debug if quiet else self._log.warning if loud else self._log.info
+        log(f"server_{move.after}", server=server.spec.id, before=move.before.value, reason=move.reason)
+
+    def _effects(self, server: Server, move: Move) -> Sequence[Effect]:
+        if move.after in (State.EVICTED, State.VERIFYING):
+            return (GiveUp(server, move.reason), Look(server))
+        return (Look(server),)

@@ -1,0 +1,130 @@
+"""One server as the pool sees it: its state, its permits and what it has done for us. No I/O."""
+
+from dataclasses import dataclass
+
+from dispatcher.model import Judgement, ServerSpec, Verdict
+from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
+from dispatcher.pool.states import Machine, State
+
+DOUBTS_MAX = 5
+"""Doubtful endings in a row, without one good answer between them, that make a server a suspect."""
+PAUSE_DEFAULT_S = 1.0
+"""How long a server that refused for load is left alone when it sends no Retry-After."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What a server has done since it was found."""
+
+    succeeded: int = 0
+    failed: int = 0
+    tokens: int = 0
+    evictions: int = 0
+    last_fault: str = ""
+    last_fault_at: float | None = None
+
+
+class Server:
+    """State and figures of one server. The pool changes them; nothing here awaits."""
+
+    __slots__ = (
+        "admitted_at",
+        "blocked_until",
+        "doubts",
+        "in_flight",
+        "lacking",
+        "limit",
+        "machine",
+        "models",
+        "next_check_at",
+        "next_scrape_at",
+        "progress_at",
+        "record",
+        "setbacks",
+        "spec",
+        "started_at",
+        "tokens_seen",
+        "version",
+    )
+
+    def __init__(self, spec: ServerSpec, limit: int | None, now: float) -> None:
+        self.spec = spec
+        self.machine = Machine(now)
+        self.limit: Limit = LearnedLimit() if limit is None else FixedLimit(limit)
+        self.in_flight = 0
+        self.models: dict[str, str] | None = None
+        """Served name -> root, as it lists them; None where it has no list."""
+        self.lacking: set[str] = set()
+        """Models it answered 404 for, although it has no list, or lists them."""
+        self.next_check_at = now
+        self.next_scrape_at = now
+        self.setbacks = 0
+        """Times it left rotation or failed to enter it, since it last was well for five minutes."""
+        self.version: str | None = None
+        self.started_at: float | None = None
+        self.admitted_at = now
+        self.blocked_until = now
+        self.doubts = 0
+        self.progress_at = now
+        self.tokens_seen: float | None = None
+        self.record = Record()
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self.machine.state
+
+    def serves(self, model: str | None) -> bool:
+        """Whether a request for this model may go there; an unlisted server may serve anything."""
+        if model is None:
+            return True
+        if model in self.lacking:
+            return False
+        return self.models is None or model in self.models
+
+    def permits_free(self, now: float) -> int:
+        """How many more requests it may be given now."""
+        if self.machine.state is not State.ACTIVE or now < self.blocked_until:
+            return 0
+        return self.limit.permits(now) - self.in_flight
+
+    def free_share(self, now: float) -> float:
+        """The share of its limit that is free: what the assigner compares."""
+        permits = self.limit.permits(now)
+        return (permits - self.in_flight) / permits
+
+    def took(self, now: float) -> None:
+        """A permit was taken."""
+        if self.in_flight == 0:
+            self.progress_at = now
+        self.in_flight += 1
+
+    def gave_back(self) -> None:
+        """A permit came back."""
+        assert self.in_flight > 0, f"{self.spec.id} gave back a permit it did not hold"
+        self.in_flight -= 1
+
+    def answered(self, judgement: Judgement, now: float) -> None:
+        """Note a good answer, or one whose fault is the request's: the server is well."""
+        self.doubts = 0
+        self.progress_at = now
+        if judgement.verdict is Verdict.SUCCESS:
+            self.record.succeeded += 1
+            self.record.tokens += judgement.tokens.completion
+            self.limit.completed()
+
+    def failed(self, message: str, now: float) -> None:
+        """Note a fault, for the operator to see."""
+        self.record.failed += 1
+        self.record.last_fault = message
+        self.record.last_fault_at = now
+
+    def stalled(self, stall_s: float, now: float) -> bool:
+        """Whether it holds requests of ours and has shown no progress by any sign for `stall_s`."""
+        return self.in_flight > 0 and now - self.progress_at >= stall_s
+
+    def admitted(self, now: float) -> None:
+        """It enters, or comes back into, rotation."""
+        self.admitted_at = self.progress_at = self.blocked_until = now
+        self.doubts = 0
+        self.limit.admitted(now)

@@ -1,0 +1,1 @@
+"""One module a revision. A released revision is never changed."""

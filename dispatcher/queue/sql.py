@@ -1,0 +1,307 @@
+"""The queue in SQL: what survives a kill, and what several nodes share."""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, CursorResult, literal
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from dispatcher.errors import QueueError
+from dispatcher.model import Job, JobId, Lease, NodeId, QueueDepth, Shard, Tally
+from dispatcher.ports import Clock
+from dispatcher.queue import statements
+from dispatcher.queue.bell import Bell
+from dispatcher.queue.choosing import choose
+from dispatcher.queue.database import Database, open_sqlite
+from dispatcher.queue.records import (
+    JobRecord,
+    JobStatus,
+    Row,
+    ShardRecord,
+    job_settings,
+    lease_key,
+    lease_lost,
+    read_job_record,
+    read_shard_record,
+    shard_row,
+)
+from dispatcher.queue.rejecting import reject
+from dispatcher.queue.whole import whole
+
+PAGE_SHARDS = 1000
+"""Shards read at once: bounds memory whatever the size of the job."""
+
+LEASES_PER_STATEMENT = 5000
+"""Up to five parameters each, of the 32,766 that a statement may have (https://sqlite.org/limits.html)."""
+
+
+@asynccontextmanager
+async def open_queue(
+    path: Path,
+    clock: Clock,
+    *,
+    lease_s: float = 60.0,
+    network_filesystem: bool = False,
+    busy_timeout_s: float = 10.0,
+) -> AsyncIterator["SqlQueue"]:
+    """Open the queue in an SQLite file, made if it is not there, and brought to this version's form.
+
+    The clock's `wall()` is the time of all leases: every process that opens the file must be on this machine.
+    On a network filesystem the file is locked for as long as it is open: one process, no others.
+    `busy_timeout_s` is how long to wait for another process's transaction.
+
+    Raises StateError when a newer dispatcher wrote the file; StorageError when the place cannot be read or
+    written, or is full; QueueError when the file is locked or damaged. The methods raise the last two.
+    """
+    async with open_sqlite(
+        path, network_filesystem=network_filesystem, busy_timeout_s=busy_timeout_s
+    ) as database:
+        yield SqlQueue(database, clock, lambda: literal(clock.wall()), lease_s)
+
+
+class SqlQueue:
+    """`ports.Queue` in a database, and what the application needs around it: jobs, and their shards.
+
+    Every method is one transaction, done as a whole or not at all. A caller that is cancelled waits for its
+    end, which is a matter of milliseconds.
+    """
+
+    def __init__(
+        self, database: Database, clock: Clock, now: Callable[[], ColumnElement[float]], lease_s: float
+    ) -> None:
+        self._database = database
+        self._now = now
+        self._lease_s = lease_s
+        self._bell = Bell(clock)
+
+    # The node's side.
+
+    @whole
+    async def lease(self, node: NodeId, want: int) -> Sequence[Lease]:
+        """Take shards in the queue's order until their requests reach `want`.
+
+        If the caller is cancelled meanwhile, the shards are leased all the same, and become ready again when
+        the lease expires.
+        """
+        now = self._now()
+        async with self._database.write() as connection:
+            leases = await choose(connection, want, now)
+            if leases:
+                keys = [statements.claim_key(lease) for lease in leases]
+                await connection.execute(statements.claim(node, now, self._lease_s), keys)
+        return leases
+
+    @whole
+    async def renew(self, node: NodeId, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Prolong these leases by the lease time from now; return those that are lost."""
+        held: set[tuple[JobId, int, int]] = set()
+        async with self._database.write() as connection:
+            for batch in _batches(leases, LEASES_PER_STATEMENT):
+                statement = statements.renew(node, batch, self._now(), self._lease_s)
+                held.update(tuple(row) for row in await connection.execute(statement))
+        return [lease for lease in leases if lease_key(lease) not in held]
+
+    @whole
+    async def settle(self, node: NodeId, lease: Lease, tally: Tally) -> None:
+        """Mark a shard as finished; again by the same lease, it changes nothing.
+
+        Raises LeaseLostError where the lease is no longer the node's.
+        """
+        async with self._database.write() as connection:
+            requests = await connection.scalar(statements.settle(node, lease, tally, self._now()))
+            if requests is not None:
+                counted = statements.count(lease.job.id, shards_settled=1, requests_settled=requests)
+                await connection.execute(counted)
+            elif await connection.scalar(statements.settled_by(node, lease)) is None:
+                raise lease_lost(node, lease)
+
+    @whole
+    async def release(self, node: NodeId, leases: Sequence[Lease]) -> None:
+        """Give shards back; those that are no longer the node's are left alone."""
+        async with self._database.write() as connection:
+            for batch in _batches(leases, LEASES_PER_STATEMENT):
+                await connection.execute(statements.release(node, batch))
+        self._bell.ring()
+
+    @whole
+    async def depth(self) -> QueueDepth:
+        """How much the active jobs have left. An expired lease counts as ready."""
+        async with self._database.read() as connection:
+            row = (await connection.execute(statements.depth(self._now()))).one()
+        return QueueDepth(
+            shards_ready=row.shards - row.shards_settled - row.shards_leased,
+            shards_leased=row.shards_leased,
+            shards_settled=row.shards_settled,
+            requests_ready=row.requests - row.requests_settled - row.requests_leased,
+            requests_leased=row.requests_leased,
+            requests_settled=row.requests_settled,
+        )
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when there may be new work by way of this object, or after `timeout_s`.
+
+        Another process's changes, and leases that expire, are seen by asking again after the time.
+        """
+        await self._bell.wait(timeout_s)
+
+    # The application's side.
+
+    @whole
+    async def create_job(
+        self, job: Job, details: dict[str, Any], *, priority: int = 0, weight: float = 1.0
+    ) -> None:
+        """Begin a job, in preparation. `details` is kept as JSON for the application.
+
+        Jobs of a higher priority are served first; among equals, leased requests are kept proportional to
+        the weight, which is above 0. Raises QueueError if there is a job of this id.
+        """
+        row = {"id": job.id, "settings": job_settings(job), "details": details}
+        async with self._database.write() as connection:
+            await connection.execute(
+                statements.create_job({**row, "priority": priority, "weight": weight}, self._now())
+            )
+
+    @whole
+    async def discard_job(self, job_id: JobId) -> None:
+        """Delete a job and its shards: one whose preparation was cut off, say."""
+        async with self._database.write() as connection:
+            await connection.execute(statements.discard_job(job_id))
+
+    @whole
+    async def add_shards(self, job_id: JobId, shards: Sequence[Shard]) -> None:
+        """Append shards to a job. Raises QueueError for an unknown job, or a shard that is there already."""
+        if not shards:
+            return
+        rows, rejected = sum(shard.count for shard in shards), sum(len(shard.rejected) for shard in shards)
+        async with self._database.write() as connection:
+            counted = statements.count(job_id, shards=len(shards), rows=rows, rejected=rejected)
+            _expect_job(job_id, await connection.execute(counted))
+            await connection.execute(statements.add_shards(), [shard_row(job_id, shard) for shard in shards])
+        self._bell.ring()
+
+    @whole
+    async def reject(self, job_id: JobId, indexes: Iterable[int]) -> None:
+        """Declare rows of a job in preparation to be no requests. Rejecting a row again changes nothing.
+
+        Raises QueueError for a row that is in none of the job's shards.
+        """
+        async with self._database.write() as connection:
+            rejected = await reject(connection, job_id, indexes)
+            _expect_job(job_id, await connection.execute(statements.count(job_id, rejected=rejected)))
+
+    async def activate(self, job_id: JobId) -> None:
+        """Let the job's shards be leased."""
+        await self.set_status(job_id, JobStatus.ACTIVE)
+
+    async def finish_job(self, job_id: JobId) -> None:
+        """Close the job: its shards are settled and its files are written."""
+        await self.set_status(job_id, JobStatus.FINISHED)
+
+    @whole
+    async def set_status(self, job_id: JobId, status: JobStatus) -> None:
+        """Move the job to a status. Leases that are held stay so. Raises QueueError for an unknown job."""
+        async with self._database.write() as connection:
+            _expect_job(job_id, await connection.execute(statements.set_status(job_id, status)))
+        self._bell.ring()
+
+    @whole
+    async def job(self, job_id: JobId) -> JobRecord | None:
+        """The job, or None where there is none of this id."""
+        async with self._database.read() as connection:
+            row = (await connection.execute(statements.job(job_id))).mappings().one_or_none()
+        return None if row is None else read_job_record(row)
+
+    @whole
+    async def jobs(self) -> Sequence[JobRecord]:
+        """All jobs, the oldest first."""
+        async with self._database.read() as connection:
+            rows = (await connection.execute(statements.jobs_by_age())).mappings().all()
+        return [read_job_record(row) for row in rows]
+
+    @whole
+    async def set_details(self, job_id: JobId, details: dict[str, Any]) -> None:
+        """Replace what the application keeps with the job. Raises QueueError for an unknown job."""
+        async with self._database.write() as connection:
+            _expect_job(job_id, await connection.execute(statements.set_details(job_id, details)))
+
+    @whole
+    async def tally(self, job_id: JobId) -> Tally:
+        """What the outcomes of the job's settled shards add up to."""
+        async with self._database.read() as connection:
+            sums = (await connection.execute(statements.tally(job_id))).mappings().one()
+            total = Tally(**sums)
+            async for row in _pages(connection, job_id, -1, statements.has_failures()):
+                total += Tally(errors=row["errors"])
+        return total
+
+    async def shards(
+        self, job_id: JobId, *, settled: bool | None = None, after: int = -1
+    ) -> AsyncIterator[ShardRecord]:
+        """The job's shards in order: all, the settled or the unsettled ones, of numbers above `after`.
+
+        Pages of it are read as the iteration goes: shards that change meanwhile may show either way.
+        """
+        conditions = () if settled is None else (statements.is_settled(settled),)
+        while page := await self._page(job_id, after, *conditions):
+            for record in page:
+                yield record
+            after = page[-1].shard.number
+
+    @whole
+    async def reopen(self, job_id: JobId, *, only_failed: bool) -> Sequence[int]:
+        """Make settled shards ready again: all, or those with failed outcomes. Returns their numbers.
+
+        Their epochs go on growing, so that a late settle of an earlier lease stays fenced off.
+        """
+        conditions = (statements.has_failures(),) if only_failed else ()
+        async with self._database.write() as connection:
+            rows = (await connection.execute(statements.reopen(job_id, *conditions))).all()
+            requests = sum(row.requests for row in rows)
+            counted = statements.count(job_id, shards_settled=-len(rows), requests_settled=-requests)
+            _expect_job(job_id, await connection.execute(counted))
+        self._bell.ring()
+        return sorted(row.number for row in rows)
+
+    @whole
+    async def release_all(self) -> int:
+        """Void every lease, of any node, and return how many there were.
+
+        For a single node that has just locked the state: whoever held a lease is dead.
+        """
+        async with self._database.write() as connection:
+            released = await connection.execute(statements.release_all())
+        self._bell.ring()
+        return released.rowcount
+
+    @whole
+    async def _page(
+        self, job_id: JobId, after: int, *conditions: ColumnElement[bool]
+    ) -> Sequence[ShardRecord]:
+        statement = statements.page(job_id, after, PAGE_SHARDS, *conditions)
+        async with self._database.read() as connection:
+            rows = (await connection.execute(statement)).mappings().all()
+        return [read_shard_record(row) for row in rows]
+
+
+async def _pages(
+    connection: AsyncConnection, job_id: JobId, after: int, *conditions: ColumnElement[bool]
+) -> AsyncIterator[Row]:
+    while True:
+        statement = statements.page(job_id, after, PAGE_SHARDS, *conditions)
+        rows = (await connection.execute(statement)).mappings().all()
+        for row in rows:
+            yield row
+        if not rows:
+            return
+        after = rows[-1]["number"]
+
+
+def _expect_job(job_id: JobId, result: CursorResult[Any]) -> None:
+    if result.rowcount == 0:
+        raise QueueError(f"there is no job {job_id} in the queue")
+
+
+def _batches(leases: Sequence[Lease], size: int) -> Iterable[Sequence[Lease]]:
+    return (leases[start : start + size] for start in range(0, len(leases), size))

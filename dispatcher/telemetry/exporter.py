@@ -1,0 +1,81 @@
+"""The metrics over HTTP, for a Prometheus to scrape."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
+from prometheus_client.registry import Collector
+
+from dispatcher.errors import ConfigError, Fault
+
+_SHUTDOWN_S = 1.0
+"""A scrape that is still open at the end may take this long: the next one would have come in vain anyway."""
+
+
+@asynccontextmanager
+async def serve_metrics(
+    registry: CollectorRegistry, port: int, host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
+    """Serve `/metrics` and `/healthz` in this event loop, and give the port that was bound (0: a free one).
+
+    Raises:
+        ConfigError: The port or the host cannot be bound.
+    """
+    runner = web.AppRunner(_application(registry), access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await _bind(runner, port, host)
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+def _application(registry: CollectorRegistry) -> web.Application:
+    view = _WithoutCreated(registry)
+
+    async def metrics(_request: web.Request) -> web.Response:
+        # In a thread: with a thousand servers this takes long enough to hold up sends.
+        body = await asyncio.to_thread(generate_latest, view)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    application = web.Application()
+    application.router.add_get("/metrics", metrics)
+    application.router.add_get("/healthz", health)
+    return application
+
+
+async def _bind(runner: web.AppRunner, port: int, host: str) -> None:
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError as error:
+        raise ConfigError((_bind_fault(error, port, host),)) from error
+
+
+def _bind_fault(error: OSError, port: int, host: str) -> Fault:
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return Fault("telemetry.metrics_host", f"{host} is no address of this machine")
+    reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be bound without privileges"}
+    reason = reasons.get(error.errno or 0, f"cannot be bound: {error.strerror}")
+    return Fault("telemetry.metrics_port", f"{port} on {host} {reason}")
+
+
+class _WithoutCreated(Collector):
+    """A registry without the `_created` series: a timestamp beside every counter, which nobody graphs.
+
+    The library can leave them out only for the whole process (`disable_created_metrics`).
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric

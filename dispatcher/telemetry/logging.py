@@ -1,0 +1,134 @@
+"""Structured logs: an event's name and its fields, on one line, without secrets."""
+
+import io
+import logging
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Literal, TextIO, cast
+
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+_REDACTED = "[redacted]"
+_SECRET_KEYS = frozenset(
+    {
+        "api_key",
+        "authorization",
+        "cookie",
+        "headers",
+        "password",
+        "proxy_authorization",
+        "secret",
+        "token",
+        "x_api_key",
+    }
+)
+_SECRET_TEXT = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]+|(?<=://)[^\s/@]+(?=@)")
+"""Credentials inside of longer texts: an Authorization header (RFC 6750, RFC 7617), or those of a URL."""
+
+
+def configure_logging(
+    log_format: Literal["console", "json"], log_level: str, stream: TextIO | None = None
+) -> None:
+    """Set up the process's logging; calling it again replaces what was set up before.
+
+    Libraries that use the standard `logging` are written in the same format, from WARNING on. A stream that
+    cannot be written to (a closed pipe, a full disk) loses lines, and never fails the caller.
+
+    Args:
+        log_format: `console` for people, `json` for one JSON object on each line. Times are ISO 8601, UTC.
+        log_level: The lowest level written: `debug`, `info`, `warning` or `error`.
+        stream: By default the standard error stream.
+    """
+    stream = stream or sys.stderr
+    level = logging.getLevelNamesMapping()[log_level.upper()]
+    renderer = _renderer(log_format, colors=stream.isatty())
+    lines = cast("TextIO", _Lines(stream))
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, *_processors(), redact, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(lines),
+        cache_logger_on_first_use=False,
+    )
+    _adopt_libraries(lines, renderer, max(level, logging.WARNING))
+
+
+def get_logger(part: str) -> FilteringBoundLogger:
+    """The logger of a part of the dispatcher. It takes up the configuration when it is first used."""
+    return cast("FilteringBoundLogger", structlog.get_logger(part=part))
+
+
+def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Blot out values under the names of secrets, and credentials inside of texts. A structlog processor."""
+    return {key: _redacted(key, value) for key, value in event.items()}
+
+
+def _redacted(key: object, value: object) -> object:
+    if _is_secret(key):
+        return _REDACTED
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _redacted(name, item) for name, item in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [_redacted(None, item) for item in value]
+    return _SECRET_TEXT.sub(lambda match: f"{match[1] or ''}{_REDACTED}", str(value))
+
+
+def _is_secret(key: object) -> bool:
+    return isinstance(key, str) and key.lower().replace("-", "_") in _SECRET_KEYS
+
+
+def _processors() -> list[Processor]:
+    return [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+
+
+def _renderer(log_format: Literal["console", "json"], *, colors: bool) -> Processor:
+    if log_format == "json":
+        return structlog.processors.JSONRenderer()
+    return structlog.dev.ConsoleRenderer(
+        colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0
+    )
+
+
+class _Lines(io.TextIOBase):
+    """A stream that loses what cannot be written: a job of days must not end with its terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except (OSError, ValueError):  # ValueError: closed
+            return 0
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            return
+
+
+class _LibraryHandler(logging.StreamHandler[TextIO]):
+    """Told apart by its class, so that a second set-up replaces the first."""
+
+
+def _adopt_libraries(stream: TextIO, renderer: Processor, level: int) -> None:
+    handler = _LibraryHandler(stream)
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_logger_name, *_processors()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact, renderer],
+    )
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    for earlier in [kept for kept in root.handlers if isinstance(kept, _LibraryHandler)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(level)

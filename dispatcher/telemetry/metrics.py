@@ -1,0 +1,157 @@
+"""What happens, in numbers: methods are named for events, and callers know no series and no label.
+
+Labels are bounded: servers by the pool, which forgets those that are gone; models by `MODELS_MAX`; all others
+by enumerations.
+"""
+
+import importlib.metadata
+import platform
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from dispatcher.model import ErrorCode, QueueDepth, Tokens, Verdict
+from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
+
+MODELS_MAX = 64
+"""Models with a label of their own; tokens of any further model are counted as `other`."""
+
+
+class Metrics:
+    """All metrics of one dispatcher, in one registry. No method waits."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._server_families = ServerFamilies(registry)
+        self._fleet = FleetFamilies(registry)
+        self._servers: dict[str, _ServerSeries] = {}
+        self._models: dict[str, _ModelSeries] = {}
+        self._outcomes: dict[str, Counter] = {}
+        build = {"version": importlib.metadata.version("dispatcher"), "python": platform.python_version()}
+        self._fleet.build_info.labels(**build).set(1)
+
+    def server_state(self, server: str, state: str) -> None:
+        """The server is in this state now, and in no other."""
+        self._server(server).enter(state)
+
+    def server_joined(self, server: str, in_flight: Callable[[], float], limit: Callable[[], float]) -> None:
+        """A server was found. Its requests in flight and its permits are read at each scrape.
+
+        So they cost a row nothing, and cannot drift.
+        """
+        series = self._server(server)
+        series.in_flight.set_function(in_flight)
+        series.limit.set_function(limit)
+
+    def attempt_ended(self, server: str, verdict: Verdict, seconds: float) -> None:
+        """An attempt was judged, so long after its sending."""
+        self._server(server).attempt_ended(verdict, seconds)
+
+    def server_evicted(self, server: str, reason: str) -> None:
+        """The server was taken out of rotation. `reason` is one of a few fixed words."""
+        self._server(server).evicted(reason)
+
+    def server_readmitted(self, server: str) -> None:
+        """The server earned its way back."""
+        self._server(server).readmissions.inc()
+
+    def probe_ended(self, server: str, seconds: float) -> None:
+        """A probe of the server was answered, or given up."""
+        self._server(server).probe_seconds.observe(seconds)
+
+    def forget_server(self, server: str) -> None:
+        """Remove every series of a server that is gone. Call it when its last attempt has ended."""
+        self._servers.pop(server, None)
+        self._server_families.forget(server)
+
+    def tokens(self, model: str | None, tokens: Tokens) -> None:
+        """A server counted these tokens for a request that it answered."""
+        series = self._model("unknown" if model is None else model)
+        series.prompt.inc(tokens.prompt)
+        series.completion.inc(tokens.completion)
+
+    def outcome_recorded(self, code: ErrorCode | None) -> None:
+        """A request has its final result: an error, or None for a success."""
+        result = "success" if code is None else code.value
+        series = self._outcomes.get(result)
+        if series is None:
+            series = self._outcomes[result] = self._fleet.outcomes.labels(result)
+        series.inc()
+
+    def queue_depth(self, depth: QueueDepth) -> None:
+        """What the queue holds now."""
+        requests, shards = self._fleet.queue_requests, self._fleet.queue_shards
+        requests.labels("ready").set(depth.requests_ready)
+        requests.labels("leased").set(depth.requests_leased)
+        requests.labels("settled").set(depth.requests_settled)
+        shards.labels("ready").set(depth.shards_ready)
+        shards.labels("leased").set(depth.shards_leased)
+        shards.labels("settled").set(depth.shards_settled)
+
+    def leases_lost(self, count: int) -> None:
+        """So many leases were taken over by another node."""
+        self._fleet.leases_lost.inc(count)
+
+    def journal_synced(self, seconds: float) -> None:
+        """Outcomes were made durable, which took so long."""
+        self._fleet.journal_sync_seconds.observe(seconds)
+
+    def event_loop_lagged(self, seconds: float) -> None:
+        """A timer of the event loop rang this late."""
+        self._fleet.event_loop_lag_seconds.observe(seconds)
+
+    def waiting_for_servers(self, *, waiting: bool) -> None:
+        """Whether there is work and no usable server."""
+        self._fleet.waiting_for_servers.set(waiting)
+
+    def _server(self, server: str) -> "_ServerSeries":
+        series = self._servers.get(server)
+        if series is None:
+            series = self._servers[server] = _ServerSeries(server, self._server_families)
+        return series
+
+    def _model(self, model: str) -> "_ModelSeries":
+        name = model if model in self._models or len(self._models) < MODELS_MAX else "other"
+        series = self._models.get(name)
+        if series is None:
+            series = self._models[name] = _ModelSeries(name, self._fleet)
+        return series
+
+
+class _ServerSeries:
+    """One server's children of the families: to look them up by label would double the cost of a row."""
+
+    def __init__(self, server: str, families: ServerFamilies) -> None:
+        self._server = server
+        self._families = families
+        self._states: dict[str, Gauge] = {}
+        self._attempts: dict[Verdict, Counter] = {}
+        self._attempt_seconds = families.attempt_seconds.labels(server)
+        self.in_flight = families.in_flight.labels(server)
+        self.limit = families.limit.labels(server)
+        self.probe_seconds = families.probe_seconds.labels(server)
+        self.readmissions = families.readmissions.labels(server)
+
+    def enter(self, state: str) -> None:
+        for series in self._states.values():
+            series.set(0)
+        if state not in self._states:
+            self._states[state] = self._families.state.labels(self._server, state)
+        self._states[state].set(1)
+
+    def attempt_ended(self, verdict: Verdict, seconds: float) -> None:
+        self._attempt_seconds.observe(seconds)
+        series = self._attempts.get(verdict)
+        if series is None:
+            series = self._attempts[verdict] = self._families.attempts.labels(self._server, verdict.value)
+        series.inc()
+
+    def evicted(self, reason: str) -> None:
+        self._families.evictions.labels(self._server, reason).inc()
+
+
+class _ModelSeries:
+    """One model's children of the tokens' family."""
+
+    def __init__(self, model: str, fleet: FleetFamilies) -> None:
+        self.prompt = fleet.tokens.labels(model, "prompt")
+        self.completion = fleet.tokens.labels(model, "completion")

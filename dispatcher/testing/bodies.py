@@ -1,0 +1,185 @@
+"""The request bodies that the fake reads: what it does not use is ignored, as vLLM ignores unknown fields."""
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from dispatcher.testing import refusals
+
+_PATH = re.compile(r"`?\$?\.?(\w+)[^`]*`$")
+
+
+class Part(msgspec.Struct):
+    """One part of a message's content: text, or an image and the like."""
+
+    type: str = "text"
+    text: str | None = None
+
+
+class Message(msgspec.Struct):
+    """One turn of a chat."""
+
+    role: str
+    content: str | list[Part] | None = None
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream tells besides the text."""
+
+    include_usage: bool = False
+
+
+class StructuredOutputs(msgspec.Struct):
+    """vLLM's constraints on the text, since 0.12. Their older spelling, `guided_*`, is ignored."""
+
+    choice: list[str] | None = None
+    json: str | dict[str, Any] | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    grammar: str | None = None
+
+
+class JsonSchema(msgspec.Struct):
+    """The `json_schema` of a response format."""
+
+    schema: dict[str, Any] = {}
+
+
+class ResponseFormat(msgspec.Struct):
+    """OpenAI's constraint on the text: `text`, `json_object` or `json_schema`."""
+
+    type: str = "text"
+    json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
+    """Where the Responses API puts the schema."""
+
+
+class Body(msgspec.Struct):
+    """What every body may say."""
+
+    model: str | None = None
+
+
+class GenerationBody(Body):
+    """What every request for text may say."""
+
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    n: int = 1
+    stop: str | list[str] | None = None
+    temperature: float | None = None
+    logprobs: bool | int | None = None
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    response_format: ResponseFormat | None = None
+
+
+class ChatBody(GenerationBody, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message]
+    continue_final_message: bool = False
+    add_generation_prompt: bool = True
+
+
+class CompletionBody(GenerationBody, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[Any]
+    echo: bool = False
+
+
+class TextFormat(msgspec.Struct):
+    """The Responses API's `text`."""
+
+    format: ResponseFormat | None = None
+
+
+class ResponsesBody(GenerationBody, kw_only=True):
+    """POST /v1/responses."""
+
+    input: str | list[Message]
+    instructions: str | None = None
+    text: TextFormat | None = None
+
+
+class EmbeddingBody(Body, kw_only=True):
+    """POST /v1/embeddings, /pooling and /classify."""
+
+    input: str | list[Any]
+    dimensions: int | None = None
+    encoding_format: str = "float"
+
+
+class ScoreBody(Body, kw_only=True):
+    """POST /score: every pair, or one text against many."""
+
+    text_1: str | list[str]
+    text_2: str | list[str]
+
+
+class RerankBody(Body, kw_only=True):
+    """POST /rerank."""
+
+    query: str
+    documents: list[str]
+    top_n: int = 0
+
+
+class TokenizeBody(Body, kw_only=True):
+    """POST /tokenize: a prompt, or messages."""
+
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    continue_final_message: bool = False
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = False
+
+
+class DetokenizeBody(Body, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: list[int]
+
+
+B = TypeVar("B", bound=Body)
+
+
+class Reader:
+    """Reads bodies of one kind. Made once, because building a decoder costs more than using it."""
+
+    def __init__(self, kind: type[Body]) -> None:
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def read(self, raw: bytes, kind: type[B]) -> B:
+        """The body; raises RefusalError with vLLM's own words."""
+        try:
+            body = self._decoder.decode(raw)
+        except msgspec.ValidationError as exc:
+            raise _invalid(str(exc)) from exc
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise _undecodable(raw) from exc
+        assert isinstance(body, kind)
+        return body
+
+
+def _invalid(message: str) -> refusals.RefusalError:
+    found = _PATH.search(message)
+    return refusals.refusal(f"1 validation error:\n  {message}", kind="Bad Request", param=found and found[1])
+
+
+def _undecodable(raw: bytes) -> refusals.RefusalError:
+    """Python's reader, which vLLM uses, takes lone surrogates and bare NaN where a strict one does not."""
+    try:
+        json.dumps(json.loads(raw), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return refusals.lone_surrogate()
+    except ValueError as exc:
+        return refusals.malformed_json(str(exc))
+    return refusals.malformed_json("Out of range float values are not JSON compliant")

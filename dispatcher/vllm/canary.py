@@ -1,0 +1,67 @@
+"""The canary: a question that costs one token, and what its end says of the server. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from dispatcher.model import (
+    Answer,
+    CanaryFault,
+    CanaryReport,
+    Ending,
+    ErrorCode,
+    Request,
+    Verdict,
+)
+from dispatcher.vllm.verdicts import judge
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A question that any model with this route can answer at once."""
+
+    route: str
+    fields: dict[str, object]
+
+    def request(self, model: str | None) -> Request:
+        """Make the request; without a model's name the server takes its own."""
+        fields = self.fields if model is None else {"model": model, **self.fields}
+        return Request(0, "canary", self.route, model, msgspec.json.encode(fields))
+
+
+CANARIES: Final = (
+    # Plain completion needs no chat template, and every vLLM that generates has it.
+    Canary("/v1/completions", {"prompt": "1", "max_tokens": 1, "temperature": 0}),
+    Canary(
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "1"}], "max_tokens": 1, "temperature": 0},
+    ),
+    Canary("/v1/embeddings", {"input": "1"}),
+    Canary("/pooling", {"input": "1"}),
+)
+"""In the order in which they are tried: models that pool have no completions, and generators no pooling."""
+
+
+def report_on(ending: Ending, request: Request) -> CanaryReport | None:
+    """Tell what a canary's end says of the server, or None where another route is to be asked.
+
+    That is for a 4xx or 501 which is not about key or model: the route is not there, or not for this model,
+    and the engine has not been reached. A server too busy to answer is alive.
+    """
+    judgement = judge(ending, request, {})
+    match judgement.verdict:
+        case Verdict.SUCCESS | Verdict.OVERLOAD:
+            return CanaryReport()
+        case Verdict.MISMATCH:
+            return CanaryReport(CanaryFault.MISMATCHED, judgement.message)
+        case _ if judgement.code is ErrorCode.TIMEOUT:
+            return CanaryReport(CanaryFault.SLOW, judgement.message)
+        case _ if _is_about_the_route(ending):
+            return None
+        case _:
+            return CanaryReport(CanaryFault.FAILED, judgement.message)
+
+
+def _is_about_the_route(ending: Ending) -> bool:
+    return isinstance(ending, Answer) and (ending.status // 100 == 4 or ending.status == 501)  # noqa: PLR2004 - HTTP

@@ -1,0 +1,332 @@
+"""What only the queue in a database does: jobs, and life across processes, kills and cancellations."""
+
+import asyncio
+from itertools import chain
+
+import pytest
+from sqlalchemy import event
+
+from dispatcher.errors import LeaseLostError, QueueError
+from dispatcher.model import Job, JobId, NodeId, Shard, Tally
+from dispatcher.queue import sql as module
+from dispatcher.queue.records import JobStatus
+from dispatcher.queue.sql import open_queue
+
+A = JobId("a")
+B = JobId("b")
+DONE = Tally(succeeded=1)
+
+
+def numbers(leases):
+    return [lease.shard.number for lease in leases]
+
+
+async def settle_all(queue, node, *tallies):
+    for lease, tally in zip(await queue.lease(node, 10_000), tallies, strict=True):
+        await queue.settle(node, lease, tally)
+
+
+async def test_a_higher_priority_is_served_first(sql, shards, node):
+    await sql.add("a", shards([4, 4]))
+    await sql.add("b", shards([4, 4]), priority=1)
+    leases = await sql.queue.lease(node, 12)
+    assert [lease.job.id for lease in leases] == ["b", "b", "a"]
+
+
+async def test_leased_requests_are_kept_proportional_to_the_weights(sql, shards, node):
+    await sql.add("a", shards([1] * 40))
+    await sql.add("b", shards([1] * 40), weight=3)
+    leases = await sql.queue.lease(node, 40)
+    assert sum(lease.job.id == "b" for lease in leases) == 30
+
+
+async def test_a_weight_of_zero_is_refused(sql):
+    with pytest.raises(QueueError):
+        await sql.queue.create_job(Job(A), {}, weight=0)
+
+
+@pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.ACTIVE])
+async def test_only_active_jobs_are_leased_and_counted(sql, shards, node, status):
+    await sql.add("a", shards([4, 4]))
+    await sql.queue.lease(node, 4)
+    await sql.queue.set_status(A, status)
+    assert await sql.queue.lease(node, 4) == []
+    assert (await sql.queue.depth()).drained
+    await sql.queue.activate(A)
+    assert numbers(await sql.queue.lease(node, 4)) == [1]
+
+
+async def test_a_job_in_preparation_is_not_leased(sql, shards, node):
+    await sql.queue.create_job(Job(A), {})
+    await sql.queue.add_shards(A, shards([4]))
+    assert await sql.queue.lease(node, 4) == []
+
+
+async def test_a_job_is_read_back_with_all_its_knobs(sql, shards):
+    job = Job(A, 5, 2.5, "small", "large", provenance=False)
+    details = {"input": {"sha256": "ab", "bytes": 17}, "names": ["ä", None]}
+    await sql.queue.create_job(job, details, priority=2, weight=0.5)
+    await sql.queue.add_shards(A, shards([3, 4]))
+    record = await sql.queue.job(A)
+    assert (record.job, record.details, record.status) == (job, details, JobStatus.PREPARING)
+    assert (record.priority, record.weight, record.created_at) == (2, 0.5, 1000.0)
+    assert (record.shards, record.rows, record.rejected, record.requests) == (2, 7, 0, 7)
+
+
+async def test_all_jobs_are_listed_the_oldest_first(sql, shards):
+    await sql.add("b", shards([1]))
+    await sql.add("a", shards([1]))
+    assert [record.job.id for record in await sql.queue.jobs()] == ["b", "a"]
+
+
+async def test_a_jobs_details_can_be_replaced(sql):
+    await sql.queue.create_job(Job(A), {"bytes": None})
+    await sql.queue.set_details(A, {"bytes": 17})
+    assert (await sql.queue.job(A)).details == {"bytes": 17}
+
+
+async def test_a_lease_carries_its_jobs_knobs(sql, shards, node):
+    job = Job(A, 5, 2.5, "small", None, provenance=False)
+    await sql.queue.create_job(job, {})
+    await sql.queue.add_shards(A, shards([3]))
+    await sql.queue.activate(A)
+    assert [lease.job for lease in await sql.queue.lease(node, 3)] == [job]
+
+
+async def test_a_finished_job_says_so(sql, shards):
+    await sql.add("a", shards([1]))
+    await sql.queue.finish_job(A)
+    assert (await sql.queue.job(A)).status is JobStatus.FINISHED
+
+
+async def test_there_is_one_job_of_an_id(sql):
+    await sql.queue.create_job(Job(A), {})
+    with pytest.raises(QueueError):
+        await sql.queue.create_job(Job(A), {})
+
+
+async def test_an_unknown_job_is_none_and_cannot_be_changed(sql, shards):
+    assert await sql.queue.job(A) is None
+    for change in (
+        sql.queue.add_shards(A, shards([1])),
+        sql.queue.activate(A),
+        sql.queue.set_details(A, {}),
+        sql.queue.reopen(A, only_failed=False),
+        sql.queue.reject(A, []),
+    ):
+        with pytest.raises(QueueError, match="there is no job a"):
+            await change
+
+
+async def test_a_shard_that_is_there_already_is_refused_and_nothing_of_its_batch_added(sql, shards):
+    await sql.add("a", shards([2, 2]))
+    with pytest.raises(QueueError):
+        await sql.queue.add_shards(A, [Shard(2, 4, 2, 40, 20), Shard(1, 6, 2, 60, 20)])
+    record = await sql.queue.job(A)
+    assert (record.shards, record.rows) == (2, 4)
+    assert len([shard async for shard in sql.queue.shards(A)]) == 2
+
+
+async def test_a_discarded_job_leaves_nothing_behind(sql, shards):
+    await sql.queue.create_job(Job(A), {})
+    await sql.queue.add_shards(A, shards([2, 2]))
+    await sql.queue.discard_job(A)
+    assert await sql.queue.job(A) is None
+    await sql.add("a", shards([3]))
+    assert [record.shard.count async for record in sql.queue.shards(A)] == [3]
+
+
+async def test_rows_can_be_rejected_after_their_shards_were_added(sql, shards, node):
+    await sql.queue.create_job(Job(A), {})
+    await sql.queue.add_shards(A, [Shard(0, 0, 3, 0, 30, rejected=(1,)), *shards([3, 3], 1, 3)])
+    await sql.queue.reject(A, [8, 2, 6])
+    await sql.queue.reject(A, [2, 7])
+    assert [record.shard.rejected async for record in sql.queue.shards(A)] == [(1, 2), (), (6, 7, 8)]
+    assert (await sql.queue.job(A)).rejected == 5
+    await sql.queue.activate(A)
+    assert (await sql.queue.depth()).requests_ready == 4
+    assert numbers(await sql.queue.lease(node, 4)) == [0, 1]
+
+
+@pytest.mark.parametrize("index", [-1, 6])
+async def test_a_row_of_no_shard_cannot_be_rejected(sql, shards, index):
+    await sql.add("a", shards([3, 3]))
+    with pytest.raises(QueueError, match=f"row {index} is in no shard"):
+        await sql.queue.reject(A, [2, index])
+    assert (await sql.queue.job(A)).rejected == 0
+
+
+async def test_a_jobs_tally_is_the_sum_of_its_settled_shards(sql, shards, node, monkeypatch):
+    monkeypatch.setattr(module, "PAGE_SHARDS", 2)
+    await sql.add("a", shards([4] * 6))
+    tallies = [Tally(3, 1, 10, 20, {"timeout": 1}), Tally(4, 0, 1, 2), Tally(0, 4, 0, 0, {"poison": 4})]
+    tallies += [Tally(2, 2, 5, 5, {"poison": 1, "timeout": 1}), Tally(4, 0, 1, 1)]
+    for lease, tally in zip(await sql.queue.lease(node, 20), tallies, strict=True):
+        await sql.queue.settle(node, lease, tally)
+    assert await sql.queue.tally(A) == Tally(13, 7, 17, 28, {"poison": 5, "timeout": 2})
+
+
+async def test_a_job_without_settled_shards_has_an_empty_tally(sql, shards):
+    await sql.add("a", shards([4]))
+    assert await sql.queue.tally(A) == Tally()
+
+
+async def test_shards_are_listed_in_order_page_by_page(sql, shards, node, monkeypatch):
+    monkeypatch.setattr(module, "PAGE_SHARDS", 2)
+    await sql.add("a", shards([1] * 5))
+    [first] = await sql.queue.lease(node, 1)
+    await sql.queue.settle(node, first, DONE)
+    await sql.add("b", shards([1] * 3))
+
+    async def listed(**filters):
+        return [(record.shard.number, record.tally) async for record in sql.queue.shards(A, **filters)]
+
+    assert await listed() == [(0, DONE), (1, None), (2, None), (3, None), (4, None)]
+    assert await listed(after=2) == [(3, None), (4, None)]
+    assert await listed(settled=True) == [(0, DONE)]
+    assert await listed(settled=False) == [(1, None), (2, None), (3, None), (4, None)]
+
+
+async def test_failed_shards_are_reopened_and_settled_anew(sql, shards, node):
+    await sql.add("a", shards([2, 2, 2]))
+    await settle_all(sql.queue, node, Tally(1, 1, errors={"timeout": 1}), Tally(2), Tally(0, 2))
+    assert await sql.queue.reopen(A, only_failed=True) == [0, 2]
+    assert await sql.queue.tally(A) == Tally(2)
+    depth = await sql.queue.depth()
+    assert (depth.shards_ready, depth.requests_ready, depth.requests_settled) == (2, 4, 2)
+    leases = await sql.queue.lease(node, 4)
+    assert [(lease.shard.number, lease.epoch) for lease in leases] == [(0, 2), (2, 2)]
+
+
+async def test_all_shards_can_be_reopened(sql, shards, node):
+    await sql.add("a", shards([2, 2, 2]))
+    for lease in await sql.queue.lease(node, 4):
+        await sql.queue.settle(node, lease, Tally(2))
+    assert await sql.queue.reopen(A, only_failed=False) == [0, 1]
+    assert (await sql.queue.depth()).shards_ready == 3
+
+
+async def test_a_lease_from_before_a_reopening_settles_nothing(sql, shards, node):
+    await sql.add("a", shards([2]))
+    [lease] = await sql.queue.lease(node, 2)
+    await sql.queue.settle(node, lease, Tally(0, 2))
+    await sql.queue.reopen(A, only_failed=True)
+    with pytest.raises(LeaseLostError):
+        await sql.queue.settle(node, lease, Tally(0, 2))
+
+
+async def test_a_restarted_node_voids_the_leases_of_the_dead(sql, shards, node, other):
+    await sql.add("a", shards([2, 2, 2]))
+    await settle_all(sql.queue, node, *[DONE] * 3)
+    await sql.add("b", shards([2, 2]))
+    dead = await sql.queue.lease(node, 2) + await sql.queue.lease(other, 2)
+    assert await sql.queue.release_all() == 2
+    assert [lease.epoch for lease in await sql.queue.lease(node, 4)] == [2, 2]
+    assert await sql.queue.renew(other, dead[1:]) == dead[1:]
+
+
+async def test_more_leases_are_renewed_than_a_statement_may_name(sql, shards, node, monkeypatch):
+    monkeypatch.setattr(module, "LEASES_PER_STATEMENT", 2)
+    await sql.add("a", shards([1] * 5))
+    leases = await sql.queue.lease(node, 5)
+    sql.clock.advance(59)
+    assert await sql.queue.renew(node, leases) == []
+    sql.clock.advance(59)
+    await sql.queue.release(node, leases)
+    assert (await sql.queue.depth()).shards_ready == 5
+
+
+async def test_everything_is_still_there_after_a_restart(tmp_path, clock, shards, node):
+    async with open_queue(tmp_path / "queue.db", clock) as queue:
+        await queue.create_job(Job(A), {"input": "x"})
+        await queue.add_shards(A, shards([2, 2]))
+        await queue.activate(A)
+        [lease] = await queue.lease(node, 2)
+        await queue.settle(node, lease, Tally(1, 1, 3, 4, {"timeout": 1}))
+        [held] = await queue.lease(node, 2)
+    async with open_queue(tmp_path / "queue.db", clock) as queue:
+        assert await queue.tally(A) == Tally(1, 1, 3, 4, {"timeout": 1})
+        assert await queue.renew(node, [held]) == []
+
+
+@pytest.mark.parametrize("statement", ["BEGIN IMMEDIATE", "SELECT jobs", "SELECT shards", "UPDATE shards"])
+async def test_a_lease_that_is_cancelled_in_a_statement_is_whole_and_the_queue_goes_on(
+    sql, shards, node, statement
+):
+    await sql.add("a", shards([2] * 10))
+    task = asyncio.create_task(sql.queue.lease(node, 6))
+    engine = sql.queue._database._writer.sync_engine
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def cancel(_connection, _cursor, text, *_rest):
+        if text.startswith(statement):
+            task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    event.remove(engine, "before_cursor_execute", cancel)
+    assert (await sql.queue.depth()).shards_leased == 3
+    await sql.queue.release_all()
+    assert numbers(await sql.queue.lease(node, 6)) == [0, 1, 2]
+
+
+async def test_a_lease_that_is_cancelled_while_it_waits_for_its_turn_is_whole(sql, shards, node, other):
+    await sql.add("a", shards([2] * 10))
+    tasks = [asyncio.create_task(sql.queue.lease(node, 6)) for _ in range(3)]
+    await asyncio.sleep(0)
+    for task in tasks[1:]:
+        task.cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(result, asyncio.CancelledError) for result in results] == [False, True, True]
+    assert (await sql.queue.depth()).shards_leased == 9
+    assert numbers(await sql.queue.lease(other, 6)) == [9]
+
+
+async def test_two_queues_on_one_file_never_lease_the_same_shard(tmp_path, clock, shards):
+    path = tmp_path / "queue.db"
+    async with open_queue(path, clock) as first, open_queue(path, clock) as second:
+        await first.create_job(Job(A), {})
+        await first.add_shards(A, shards([1] * 60))
+        await first.activate(A)
+        taken = await asyncio.gather(
+            *(
+                _lease_everything(queue, queue_name)
+                for queue, queue_name in ((first, "1"), (second, "2"), (first, "3"), (second, "4"))
+            )
+        )
+    assert sorted(chain.from_iterable(taken)) == list(range(60))
+
+
+async def test_two_nodes_with_threads_and_loops_of_their_own_never_lease_the_same_shard(
+    tmp_path, clock, shards
+):
+    path = tmp_path / "queue.db"
+    async with open_queue(path, clock) as queue:
+        await queue.create_job(Job(A), {})
+        await queue.add_shards(A, shards([1] * 60))
+        await queue.activate(A)
+    taken = await asyncio.gather(*(asyncio.to_thread(_node, path, clock, name) for name in "12"))
+    assert sorted(chain.from_iterable(taken)) == list(range(60))
+
+
+async def test_many_open_a_new_file_at_once(tmp_path, clock):
+    async def open_and_count():
+        async with open_queue(tmp_path / "queue.db", clock) as queue:
+            return (await queue.depth()).drained
+
+    assert await asyncio.gather(*(open_and_count() for _ in range(4))) == [True] * 4
+
+
+async def _lease_everything(queue, name):
+    taken = []
+    while leases := await queue.lease(NodeId(name), 2):
+        taken += numbers(leases)
+    return taken
+
+
+def _node(path, clock, name):
+    async def run():
+        async with open_queue(path, clock) as queue:
+            return await _lease_everything(queue, name)
+
+    return asyncio.run(run())
