@@ -4,12 +4,12 @@ import asyncio
 import time
 
 
-class LoopClock:
-    """The running event loop's clock: its monotonic time is the loop's, so that a virtual loop owns it."""
+class SystemClock:
+    """This machine's clock. `now` and `wall` may be asked from any thread: a metrics scrape runs in one."""
 
     def now(self) -> float:
-        """Monotonic seconds of the running loop."""
-        return asyncio.get_running_loop().time()
+        """Monotonic seconds."""
+        return time.monotonic()
 
     def wall(self) -> float:
         """Seconds since the epoch."""

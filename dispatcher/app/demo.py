@@ -55,7 +55,12 @@ async def open_demo(directory: Path) -> AsyncIterator[Demo]:
 def _config(directory: Path, servers: Sequence[FakeServer]) -> Config:
     settings = {
         "servers": [server.url for server in servers],
-        "pool": {"probe_interval_s": 0.5, "scrape_interval_s": 0.5, "readmit_backoff_min_s": 0.5},
+        "pool": {
+            "probe_interval_s": 0.5,
+            "scrape_interval_s": 0.5,
+            "readmit_backoff_min_s": 0.5,
+            "readmit_backoff_max_s": 1,
+        },
         "run": {"output": str(directory / "out.jsonl"), "restart": True},
     }
     return load_config(None, settings, {})

@@ -11,7 +11,7 @@ from random import Random
 
 from prometheus_client import CollectorRegistry
 
-from dispatcher.app.clock import LoopClock
+from dispatcher.app.clock import SystemClock
 from dispatcher.config import Config, PoolSettings
 from dispatcher.discovery.file import ServersFile
 from dispatcher.discovery.static import expand_servers
@@ -44,7 +44,7 @@ class Fleet:
     pool: Pool
     monitor: Monitor
     transport: AiohttpTransport
-    clock: LoopClock
+    clock: SystemClock
     metrics: Metrics
 
     def node(self, queue: Queue, payloads: Payloads, recorder: Recorder) -> Node:
@@ -62,7 +62,7 @@ class Fleet:
 async def open_fleet(config: Config) -> AsyncIterator[Fleet]:
     """Find the servers and begin to watch them. Raises ConfigError for a list that cannot be used."""
     specs = known_servers(config)
-    registry, clock = CollectorRegistry(), LoopClock()
+    registry, clock = CollectorRegistry(), SystemClock()
     metrics = Metrics(registry)
     async with AsyncExitStack() as stack:
         if config.telemetry.metrics_port is not None:
@@ -102,7 +102,7 @@ def known_servers(config: Config) -> Sequence[ServerSpec]:
     return specs
 
 
-async def _follow_file(config: Config, monitor: Monitor, clock: LoopClock) -> None:
+async def _follow_file(config: Config, monitor: Monitor, clock: SystemClock) -> None:
     static = expand_servers(config.servers, config.api_key)
     listed = {spec.id for spec in static}
     async for specs in _file(config).watch(clock, WATCH_FILE_EVERY_S):

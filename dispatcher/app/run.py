@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeVar
 
 import structlog
 
-from dispatcher.app.clock import LoopClock
+from dispatcher.app.clock import SystemClock
 from dispatcher.app.fleet import Fleet, known_servers, open_fleet
 from dispatcher.app.snapshot import Phase, Snapshot, view_run
 from dispatcher.app.state import JobFiles, OpenJob, open_job, remove_state
@@ -92,7 +92,7 @@ class JobRun:
         self.config = config
         self._fleet = fleet
         self._stdin = stdin
-        self._clock = LoopClock()
+        self._clock = SystemClock()
         self._stops = 0
         self._drain: asyncio.Task[None] | None = None
         self._node: Node | None = None

@@ -111,7 +111,7 @@ class LearnedLimit:
         self._first_telemetry(telemetry)
         if self._preempted(telemetry) or telemetry.waiting > max(1.0, self._value * WAITING_SHARE):
             self._value = max(1.0, self._value * BACKLOG_CUT)
-        elif telemetry.waiting == 0 and in_flight >= self._value * SATURATED_SHARE:
+        elif telemetry.waiting == 0 and in_flight >= int(self._value) * SATURATED_SHARE:
             self._value = min(float(LIMIT_MAX), max(self._value + 1.0, self._value * GROWTH))
 
     def _first_telemetry(self, telemetry: Telemetry) -> None:

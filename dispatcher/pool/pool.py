@@ -24,8 +24,9 @@ from dispatcher.model import (
     Telemetry,
     Verdict,
 )
+from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
 from dispatcher.pool.schedule import WELL_AFTER_S, check_delay_s
-from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, Server
+from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, PAUSE_MIN_S, Server, tokens_counted
 from dispatcher.pool.states import Event, Move, State
 from dispatcher.telemetry.metrics import Metrics
 
@@ -89,17 +90,23 @@ class Pool:
         known = self.servers.get(spec.id)
         if known is None:
             return self._join(spec)
+        if spec.limit != known.spec.limit:
+            known.limit = self._limit_of(spec)
+            known.limit.admitted(known.admitted_at)
         known.spec = spec
         self._move(known, Event.RETURNED, "listed again")
         return None
 
     def _join(self, spec: ServerSpec) -> Server:
-        limit = self.settings.limit if spec.limit is None else spec.limit
-        server = Server(spec, None if limit == "auto" else limit, self._now())
+        server = Server(spec, self._limit_of(spec), self._now())
         self.servers[spec.id] = server
         self._metrics.server_joined(spec.id, lambda: server.in_flight, lambda: self._permits_shown(server))
         self._metrics.server_state(spec.id, server.state.value)
         return server
+
+    def _limit_of(self, spec: ServerSpec) -> Limit:
+        limit = self.settings.limit if spec.limit is None else spec.limit
+        return LearnedLimit() if limit == "auto" else FixedLimit(limit)
 
     def _permits_shown(self, server: Server) -> int:
         return server.limit.permits(self._now()) if server.state is State.ACTIVE else 0
@@ -117,10 +124,6 @@ class Pool:
 
     # Capacity, for the assigner
 
-    def with_free_permits(self, now: float) -> Iterator[Server]:
-        """The servers that may be given a request now."""
-        return (server for server in self.servers.values() if server.permits_free(now) > 0)
-
     def permits_total(self, now: float) -> int:
         """The sum of the active servers' limits."""
         return sum(server.limit.permits(now) for server in self.active())
@@ -137,18 +140,21 @@ class Pool:
 
     def attempt_ended(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         """What one attempt's end means for its server. The permit has been given back already."""
-        if server.state is State.DRAINING:
-            self.remove_drained(server)
-            return ()
-        if end.sent_at < server.admitted_at:  # it speaks of a life that has ended
-            return ()
-        return self._weigh(server, end)
+        effects = self._weigh(server, end)
+        self.remove_drained(server)
+        return effects
+
+    def attempt_given_up(self, server: Server) -> None:
+        """We closed an attempt ourselves, for whatever reason: that is no evidence against its server."""
+        self.remove_drained(server)
 
     def _weigh(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         judgement = end.judgement
         match judgement.verdict:
             case Verdict.SUCCESS | Verdict.REQUEST_FAULT:
                 server.answered(judgement, self._now())
+                return ()
+            case _ if end.sent_at < server.admitted_at:  # a fault of a life that has ended
                 return ()
             case Verdict.STALE_CONNECTION | Verdict.LOCAL_FAULT:
                 return ()
@@ -168,7 +174,7 @@ class Pool:
         server.failed(end.judgement.message, now)
         server.limit.overloaded(server.in_flight, end.sent_at, now)
         retry_after_s = end.judgement.retry_after_s
-        pause_s = PAUSE_DEFAULT_S if retry_after_s is None else retry_after_s
+        pause_s = PAUSE_DEFAULT_S if retry_after_s is None else max(PAUSE_MIN_S, retry_after_s)
         server.blocked_until = max(server.blocked_until, now + pause_s)
         return ()
 
@@ -184,7 +190,9 @@ class Pool:
 
     def _faulted(self, server: Server, judgement: Judgement) -> Sequence[Effect]:
         server.failed(judgement.message, self._now())
-        return self._move(server, Event.DIED if judgement.hard else Event.DOUBTED, judgement.message)
+        if judgement.hard:
+            return self._process_gone(server, Event.DIED, judgement.message)
+        return self._move(server, Event.DOUBTED, judgement.message)
 
     def _mismatched(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         server.failed(end.judgement.message, self._now())
@@ -201,7 +209,7 @@ class Pool:
             case Health.UP | Health.ABSENT:
                 return self._move(server, Event.ANSWERED, "answers")
             case Health.DOWN | Health.REFUSED:
-                return self._move(server, Event.DIED, report.detail)
+                return self._process_gone(server, Event.DIED, report.detail)
             case Health.UNREACHABLE:
                 return self._move(server, Event.DOUBTED, report.detail)
             case Health.SLOW:
@@ -213,55 +221,95 @@ class Pool:
         """Take in a full inspection of a server in rotation: it may have been put to sleep, or reloaded."""
         if report.sleeping:
             return self._move(server, Event.SLEPT, "asleep")
-        if report.models is not None:
-            server.models = report.models
+        server.note_models(report.models)
         return self.probed(server, report)
 
     def scraped(self, server: Server, telemetry: Telemetry | None) -> Sequence[Effect]:
         """Take in a server's own figures: load, progress, and whether it is still the same process."""
         if telemetry is None:
             return ()
-        before, server.started_at = server.started_at, telemetry.started_at
-        if None not in (before, telemetry.started_at) and before != telemetry.started_at:
-            return self._move(server, Event.RESTARTED, "the process was restarted")
+        restarted = server.restarted(telemetry.started_at)
+        server.note_start(telemetry.started_at)
+        if restarted:
+            return self._process_gone(server, Event.RESTARTED, "the process was restarted")
         self._note_progress(server, telemetry)
         server.limit.measured(telemetry, server.in_flight)
         return ()
 
     def _note_progress(self, server: Server, telemetry: Telemetry) -> None:
-        tokens, prompts = telemetry.generation_tokens_total, telemetry.prompt_tokens_total
-        seen = None if tokens is None and prompts is None else (tokens or 0.0) + (prompts or 0.0)
+        seen = tokens_counted(telemetry)
         if seen is not None and server.tokens_seen is not None and seen > server.tokens_seen:
             server.progress_at = self._now()
         server.tokens_seen = seen
 
     def look_for_stall(self, server: Server) -> Sequence[Effect]:
-        """Suspect a server that holds requests of ours and shows no progress."""
+        """What it means that a server holds requests of ours and shows no progress, if so.
+
+        One in rotation becomes a suspect. A suspect's canary decides about the server; but where its own
+        figures stand still, too, it has lost our requests, and even a good canary brings them no answer.
+        """
         if not server.stalled(self.settings.stall_s, self._now()):
             return ()
         reason = f"no progress for {self.settings.stall_s:g} s with {server.in_flight} requests open"
-        return self._move(server, Event.DOUBTED, reason)
+        if server.state is State.ACTIVE:
+            return self._move(server, Event.DOUBTED, reason)
+        if server.state is State.SUSPECT and server.tokens_seen is None:
+            return ()
+        return (GiveUp(server, reason),)
 
-    def examined(self, server: Server, report: ProbeReport, canary: CanaryReport) -> Sequence[Effect]:
-        """Decide about a server out of rotation, from a full inspection and a canary."""
+    def examined(
+        self, server: Server, report: ProbeReport, canary: CanaryReport, *, progress: bool = False
+    ) -> Sequence[Effect]:
+        """Decide about a server out of rotation, from a full inspection and a canary.
+
+        `progress` says that its token counters moved while the canary waited.
+        """
         self._looked(server)
+        if progress:
+            server.progress_at = self._now()
+        lost = self.look_for_stall(server)
+        event, reason = self._finding(server, report, canary)
+        if event is Event.VERIFIED:
+            self._take_in(server, report)
+        return (*lost, *self._move(server, event, reason))
+
+    def _finding(self, server: Server, report: ProbeReport, canary: CanaryReport) -> tuple[Event, str]:
         if report.health in (Health.DOWN, Health.REFUSED):
-            return self._move(server, Event.DIED, report.detail)
+            return Event.DIED, report.detail
+        if server.state is State.SUSPECT and server.restarted(report.started_at):
+            return Event.RESTARTED, "the process was restarted"
         if report.sleeping:
-            return self._move(server, Event.SLEPT, "asleep")
+            return Event.SLEPT, "asleep"
         if canary.fault is CanaryFault.MISMATCHED:
-            return self._move(server, Event.MISMATCHED, canary.detail)
+            return Event.MISMATCHED, canary.detail
         if canary.fault is not None and not self._works_though_slow(server, canary.fault):
-            return self._move(server, Event.FAILED, f"canary: {canary.detail}")
-        if report.models != server.models:
+            return Event.FAILED, f"canary: {canary.detail}"
+        if not self.settings.canary and not self._passes_without_canary(server, report):
+            return Event.FAILED, report.detail or "no progress, and no canary to ask"
+        return Event.VERIFIED, "verified"
+
+    def _take_in(self, server: Server, report: ProbeReport) -> None:
+        if server.state is State.VERIFYING:  # a new life: what it lacked before it may have now
             server.lacking.clear()
-        server.models, server.version, server.started_at = report.models, report.version, report.started_at
-        return self._move(server, Event.VERIFIED, "verified")
+        server.note_models(report.models)
+        server.note_start(report.started_at)
+        server.version = report.version or server.version
 
     def _works_though_slow(self, server: Server, fault: CanaryFault) -> bool:
         """A suspect with our requests in its batch may be too busy for a canary; it is not to be evicted."""
         busy = server.state is State.SUSPECT and server.in_flight > 0
         return fault is CanaryFault.SLOW and busy and server.progress_at > server.machine.since
+
+    def _passes_without_canary(self, server: Server, report: ProbeReport) -> bool:
+        """Health must do where the user wants no canary: slow passes in a suspect, and a stall never."""
+        passing = (Health.UP, Health.ABSENT, *((Health.SLOW,) if server.state is State.SUSPECT else ()))
+        return report.health in passing and not server.stalled(self.settings.stall_s, self._now())
+
+    def _process_gone(self, server: Server, event: Event, reason: str) -> Sequence[Effect]:
+        """Move; a draining server stays what it is, but its open requests must not wait for an answer."""
+        if server.state is State.DRAINING:
+            return (GiveUp(server, reason),)
+        return self._move(server, event, reason)
 
     # Moves
 
@@ -279,7 +327,7 @@ class Pool:
         return self._effects(server, move)
 
     def _count(self, server: Server, move: Move) -> None:
-        if move.before in IN_SERVICE and move.after not in IN_SERVICE:
+        if move.before in IN_SERVICE and (move.after not in IN_SERVICE or not server.proven):
             server.setbacks += 1
         if move.before in IN_SERVICE and move.after is State.EVICTED:
             server.record.evictions += 1
@@ -309,6 +357,6 @@ class Pool:
         log(f"server_{move.after}", server=server.spec.id, before=move.before.value, reason=move.reason)
 
     def _effects(self, server: Server, move: Move) -> Sequence[Effect]:
-        if move.after in (State.EVICTED, State.VERIFYING):
+        if move.after is State.EVICTED or move.event is Event.RESTARTED:
             return (GiveUp(server, move.reason), Look(server))
         return (Look(server),)

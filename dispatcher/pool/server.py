@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 
-from dispatcher.model import Judgement, ServerSpec, Verdict
-from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
+from dispatcher.model import Judgement, ServerSpec, Telemetry, Verdict
+from dispatcher.pool.limits import Limit
 from dispatcher.pool.states import Machine, State
 
 DOUBTS_MAX = 5
 """Doubtful endings in a row, without one good answer between them, that make a server a suspect."""
 PAUSE_DEFAULT_S = 1.0
 """How long a server that refused for load is left alone when it sends no Retry-After."""
+PAUSE_MIN_S = 0.1
+"""And at least, when it sends one of 0: a refused request comes back at once, and would again."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,7 @@ class Server:
         "next_check_at",
         "next_scrape_at",
         "progress_at",
+        "proven",
         "record",
         "setbacks",
         "spec",
@@ -47,10 +50,10 @@ class Server:
         "version",
     )
 
-    def __init__(self, spec: ServerSpec, limit: int | None, now: float) -> None:
+    def __init__(self, spec: ServerSpec, limit: Limit, now: float) -> None:
         self.spec = spec
         self.machine = Machine(now)
-        self.limit: Limit = LearnedLimit() if limit is None else FixedLimit(limit)
+        self.limit = limit
         self.in_flight = 0
         self.models: dict[str, str] | None = None
         """Served name -> root, as it lists them; None where it has no list."""
@@ -59,14 +62,18 @@ class Server:
         self.next_check_at = now
         self.next_scrape_at = now
         self.setbacks = 0
-        """Times it left rotation or failed to enter it, since it last was well for five minutes."""
+        """Times it left service or failed to enter it, since it last was well for five minutes."""
         self.version: str | None = None
         self.started_at: float | None = None
+        """The latest start of its process that it has told of."""
         self.admitted_at = now
         self.blocked_until = now
         self.doubts = 0
+        self.proven = False
+        """Whether it has answered a request since it was last admitted, which a canary alone does not show."""
         self.progress_at = now
         self.tokens_seen: float | None = None
+        """What its token counters said last; None where it has none."""
         self.record = Record()
 
     @property
@@ -109,6 +116,7 @@ class Server:
         self.doubts = 0
         self.progress_at = now
         if judgement.verdict is Verdict.SUCCESS:
+            self.proven = True
             self.record.succeeded += 1
             self.record.tokens += judgement.tokens.completion
             self.limit.completed()
@@ -123,8 +131,35 @@ class Server:
         """Whether it holds requests of ours and has shown no progress by any sign for `stall_s`."""
         return self.in_flight > 0 and now - self.progress_at >= stall_s
 
+    def restarted(self, started_at: float | None) -> bool:
+        """Whether this start of the process is a later one than any it has told of.
+
+        An earlier one is no restart: it is another replica behind the same address.
+        """
+        return started_at is not None and self.started_at is not None and started_at > self.started_at
+
+    def note_start(self, started_at: float | None) -> None:
+        """Remember the latest start; an absent one changes nothing."""
+        if self.started_at is None or self.restarted(started_at):
+            self.started_at = started_at
+
+    def note_models(self, models: dict[str, str] | None) -> None:
+        """Take in its list of models; an absent one changes nothing, and a new one is believed."""
+        if models is not None and models != self.models:
+            self.models = models
+            self.lacking.clear()
+
     def admitted(self, now: float) -> None:
         """It enters, or comes back into, rotation."""
         self.admitted_at = self.progress_at = self.blocked_until = now
         self.doubts = 0
+        self.proven = False
         self.limit.admitted(now)
+
+
+def tokens_counted(telemetry: Telemetry | None) -> float | None:
+    """All tokens that the server has read or written so far; None where it does not count them."""
+    if telemetry is None:
+        return None
+    written, read = telemetry.generation_tokens_total, telemetry.prompt_tokens_total
+    return None if written is None and read is None else (written or 0.0) + (read or 0.0)

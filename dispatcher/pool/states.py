@@ -57,6 +57,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.SUSPECT, Event.DIED): State.EVICTED,
     (State.SUSPECT, Event.SLEPT): State.PAUSED,
     (State.SUSPECT, Event.MISMATCHED): State.MISMATCHED,
+    (State.SUSPECT, Event.RESTARTED): State.VERIFYING,
     (State.EVICTED, Event.ANSWERED): State.VERIFYING,
     (State.PAUSED, Event.VERIFIED): State.ACTIVE,
     (State.PAUSED, Event.FAILED): State.EVICTED,

@@ -108,13 +108,20 @@ class JournalRecorder:
         return await self._mailbox.take()
 
     async def close(self, lease: Lease) -> None:
-        """End a shard, as Recorder says. Waits out an obstacle; does nothing where the shard is not open."""
+        """End a shard, as Recorder says. Waits out an obstacle; does nothing where the shard is not open.
+
+        Should the writer itself have failed, the context's end says so, and nothing is waited for here.
+        """
         shard = self._shards.get(_key(lease))
         if shard is None:
             return
         self._commits.end(shard)
         self._wake.set()
-        await shard.closed.wait()
+        closed = asyncio.create_task(shard.closed.wait())
+        try:
+            await asyncio.wait({closed, self._writer}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            closed.cancel()
 
     async def _write_until_stopped(self) -> None:
         while not self._stopping:
