@@ -1,5 +1,8 @@
 """A work-queue dispatcher for fleets of vLLM servers."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from dispatcher.errors import (
     ConfigError,
     DispatcherError,
@@ -8,8 +11,10 @@ from dispatcher.errors import (
     StateError,
     StorageError,
 )
-from dispatcher.library import BlockingDispatcher, Dispatcher
 from dispatcher.model import ErrorCode, Outcome, Provenance, Tokens
+
+if TYPE_CHECKING:
+    from dispatcher.library import BlockingDispatcher, Dispatcher
 
 __all__ = [
     "BlockingDispatcher",
@@ -25,3 +30,10 @@ __all__ = [
     "StorageError",
     "Tokens",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The two that need everything are imported when asked for: the command line must not wait for them."""
+    if name in ("BlockingDispatcher", "Dispatcher"):
+        return getattr(importlib.import_module("dispatcher.library"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,6 @@
 """`run`: one input, one job, one node; from the first line read to the files in place."""
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -147,16 +146,23 @@ class JobRun:
         self._earlier = Tally(report.succeeded, report.failed)
         return Summary(self.snapshot(), files, 0, finished=True, sent_nothing=True)
 
-    def request_stop(self) -> None:
-        """First call: send nothing more and wait for what is in flight. Second call: end at once."""
+    def request_stop(self) -> bool:
+        """First call: send nothing more and wait for what is in flight. Second call: end at once.
+
+        False where the run will not end soon of itself: a thread is reading or writing a whole file. The
+        process may be ended then, as it may be killed at any time.
+        """
         self._stops += 1
-        if self._node is None:
-            return
+        if self._stops == 1:
+            self._log.info("stopping", phase=self.phase.value, advice="again to stop at once")
+        if self._node is None or self.phase not in (Phase.RUNNING, Phase.DRAINING):
+            return self._stops == 1
         if self._stops == 1:
             self.phase = Phase.DRAINING
             self._drain = asyncio.get_running_loop().create_task(self._node.drain(), name="drain")
         else:
             self._node.stop()
+        return True
 
     def snapshot(self) -> Snapshot:
         """The run at this moment."""
@@ -168,7 +174,7 @@ class JobRun:
 
     def _check_stopped(self) -> None:
         if self._stops:
-            raise StoppedError("stopped while the input was read: nothing was sent; run it again")
+            raise StoppedError("stopped before anything was sent; run the same command to go on")
 
     async def _run(self, opened: OpenJob) -> Summary:
         record = opened.record
@@ -189,6 +195,7 @@ class JobRun:
         async with self._servers() as fleet, self._open_recorder(fleet) as recorder:
             self._pool_fleet, self._recorder = fleet, recorder
             node = fleet.node(opened.queue, FilePayloads(opened.source.path), recorder)
+            self._check_stopped()
             self._node, self.phase = node, Phase.RUNNING
             depth = asyncio.create_task(self._tell_depth(opened.queue, fleet), name="queue depth")
             try:
@@ -258,8 +265,3 @@ def _first(group: BaseExceptionGroup[DispatcherError]) -> DispatcherError:
         error = error.exceptions[0]
     assert isinstance(error, DispatcherError), "the group was filtered by this type"
     return error
-
-
-def given_stdin() -> BinaryIO | None:
-    """Standard input, unless it is a terminal, where nobody would type a million rows."""
-    return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer

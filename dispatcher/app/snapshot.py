@@ -78,7 +78,7 @@ def view_server(server: Server, now: float) -> ServerView:
         server=server.spec.id,
         state=server.state.value,
         in_state_s=now - server.machine.since,
-        reason=server.machine.reason,
+        reason=server.reason,
         in_flight=server.in_flight,
         limit=server.limit.permits(now) if server.state is State.ACTIVE else 0,
         succeeded=record.succeeded,

@@ -5,7 +5,7 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -125,6 +125,8 @@ class _Preparation:
         expected = Fingerprint(**record.details["input"])
         source = await self._source(expected)
         await self._queue.release_all()
+        record = replace(record, job=self._job(record.job.id))
+        await self._queue.set_job(record.job)
         if self._config.run.retry_failed:
             record = await self._retry_failed(record)
         return OpenJob(self._queue, source, record)
@@ -157,7 +159,7 @@ class _Preparation:
 
     async def _made(self) -> OpenJob:
         source = await self._source(None)
-        job = self._job()
+        job = self._job(JobId(secrets.token_hex(6)))
         details = {"settings": answer_settings(self._config), "input": asdict(source.fingerprint)}
         await self._queue.create_job(job, details)
         report = await self._ingest(job.id, source)
@@ -169,10 +171,10 @@ class _Preparation:
         assert record is not None, "the job was made a moment ago"
         return OpenJob(self._queue, source, record)
 
-    def _job(self) -> Job:
+    def _job(self, job_id: JobId) -> Job:
         run, dispatch = self._config.run, self._config.dispatch
         return Job(
-            id=JobId(secrets.token_hex(6)),
+            id=job_id,
             max_attempts=dispatch.max_attempts,
             request_timeout_s=dispatch.request_timeout_s,
             model=run.model,
@@ -182,7 +184,12 @@ class _Preparation:
 
     async def _source(self, expected: Fingerprint | None) -> Source:
         return await asyncio.to_thread(
-            prepare_source, self._files.input, self._files.state, self._stdin, expected=expected
+            prepare_source,
+            self._files.input,
+            self._files.state,
+            self._stdin,
+            expected=expected,
+            check_stopped=self._check_stopped,
         )
 
     async def _ingest(self, job_id: JobId, source: Source) -> ScanReport:

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from dispatcher.app.run import given_stdin
 from dispatcher.cli.exits import Exit, tell
 from dispatcher.cli.figures import count
 from dispatcher.errors import DispatcherError, InputError
 from dispatcher.ingest.findings import ScanReport
 from dispatcher.ingest.scan import scan
-from dispatcher.storage.source import prepare_source
+from dispatcher.storage.source import given_stdin, prepare_source
 
 
 def check(

@@ -2,7 +2,11 @@
 
 import typer
 
-from dispatcher.cli import check, demo, fake_server, run, verify
+from dispatcher.cli.check import check
+from dispatcher.cli.demo import demo
+from dispatcher.cli.fake_server import fake_server
+from dispatcher.cli.run import run
+from dispatcher.cli.verify import verify
 
 app = typer.Typer(
     name="dispatcher",
@@ -12,8 +16,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("run")(run.run)
-app.command("check")(check.check)
-app.command("verify")(verify.verify)
-app.command("demo")(demo.demo)
-app.command("fake-server")(fake_server.fake_server)
+app.command("run")(run)
+app.command("check")(check)
+app.command("verify")(verify)
+app.command("demo")(demo)
+app.command("fake-server")(fake_server)

@@ -1,49 +1,15 @@
 """`dispatcher demo`."""
 
-import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
-
-from dispatcher.app.demo import DIES_AT, ROWS, SERVERS, open_demo
-from dispatcher.cli.exits import Exit, exit_for, tell
-from dispatcher.cli.figures import count
-from dispatcher.cli.run import show
-from dispatcher.cli.verify import verdict
-from dispatcher.errors import DispatcherError
-from dispatcher.results.verify import verify
 
 
 def demo(
     directory: Annotated[Path, typer.Option(help="Where the files go.")] = Path("dispatcher-demo"),
 ) -> None:
     """Watch a whole job on fake servers, one of which dies and comes back. No GPU needed."""
-    try:
-        status = uvloop.run(_demo(directory))
-    except DispatcherError as error:
-        tell(error)
-        raise typer.Exit(exit_for(error)) from None
-    raise typer.Exit(status)
+    from dispatcher.cli.demonstration import demonstrate  # noqa: PLC0415  # as in `run`
 
-
-async def _demo(directory: Path) -> Exit:
-    _say(f"{SERVERS} fake vLLM servers, {count(ROWS)} requests; one server is killed at {DIES_AT:.0%}.")
-    async with open_demo(directory) as demo:
-        status = await show(demo.job)
-    if status is Exit.RESUMABLE:
-        return status
-    files = demo.job.files
-    errors = files.errors if files.errors.exists() else None
-    with tempfile.TemporaryDirectory(prefix="dispatcher-") as work:
-        report = verify(demo.input, files.output, errors, work_dir=Path(work))
-    _say(verdict(report))
-    _say(f"Have a look: {demo.input} and {files.output}")
-    return status if report.ok else Exit.FAILED_ROWS
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    raise typer.Exit(demonstrate(directory))

@@ -1,17 +1,8 @@
 """`dispatcher fake-server`."""
 
-import asyncio
-import signal
-import sys
 from typing import Annotated
 
 import typer
-import uvloop
-
-from dispatcher.cli.exits import Exit
-from dispatcher.testing.engine import EngineSettings
-from dispatcher.testing.server import FakeServer
-from dispatcher.testing.settings import FakeServerSettings
 
 
 def fake_server(  # one parameter for each flag is how typer is told of them
@@ -27,24 +18,14 @@ def fake_server(  # one parameter for each flag is how typer is told of them
 
     Faults are scripted while it runs: POST /fake/faults, POST /fake/die; see the README.
     """
-    settings = FakeServerSettings(
-        models=tuple(model or ("fake-model",)),
-        engine=None if instant else EngineSettings(max_sequences=max_sequences),
-        answer_tokens=answer_tokens,
-        api_key=api_key,
+    from dispatcher.cli.rehearsal import serve  # noqa: PLC0415  # as in `run`
+
+    raise typer.Exit(
+        serve(
+            (host, port),
+            models=tuple(model or ("fake-model",)),
+            max_sequences=None if instant else max_sequences,
+            answer_tokens=answer_tokens,
+            api_key=api_key,
+        )
     )
-    try:
-        uvloop.run(_serve(settings, host, port))
-    except OSError as error:
-        sys.stderr.write(f"dispatcher: {host}:{port} cannot be listened on: {error.strerror}\n")
-        raise typer.Exit(Exit.USAGE) from None
-
-
-async def _serve(settings: FakeServerSettings, host: str, port: int) -> None:
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with FakeServer(settings, host, port) as server:
-        sys.stdout.write(f"{server.url} serves {', '.join(settings.models)}\n")
-        sys.stdout.flush()
-        await stop.wait()

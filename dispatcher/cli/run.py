@@ -1,25 +1,10 @@
 """`dispatcher run`."""
 
-import asyncio
-import os
-import signal
-import sys
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
-import uvloop
-from rich.console import Console
-
-from dispatcher.app.run import JobRun, Summary, given_stdin
-from dispatcher.cli import summary as summaries
-from dispatcher.cli.exits import Exit, exit_for, tell
-from dispatcher.cli.view import live_view, logged_progress
-from dispatcher.config import Config, load_config
-from dispatcher.errors import DispatcherError
-from dispatcher.telemetry.logging import configure_logging
 
 _Path = Path | None
 _Text = str | None
@@ -97,13 +82,9 @@ def run(  # noqa: PLR0913, PLR0917  # one parameter for each flag is how typer i
         "run.keep_state": keep_state,
         "run.quiet": quiet,
     }
-    try:
-        settings = load_config(config, nested(flags), os.environ)
-        status = uvloop.run(_run(settings, input))
-    except DispatcherError as error:
-        tell(error)
-        raise typer.Exit(exit_for(error)) from None
-    raise typer.Exit(status)
+    from dispatcher.cli.job import run_job  # noqa: PLC0415  # takes a second: `--help` need not wait for it
+
+    raise typer.Exit(run_job(config, nested(flags), input))
 
 
 def nested(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,45 +98,3 @@ def nested(flags: Mapping[str, Any]) -> dict[str, Any]:
                 place = place.setdefault(section, {})
             place[leaf] = str(value) if isinstance(value, Path) else value
     return tree
-
-
-async def _run(config: Config, input_name: str) -> Exit:
-    return await show(JobRun(config, input_name, stdin=given_stdin()))
-
-
-async def show(job: JobRun) -> Exit:
-    """Run a job to its end, or until a signal, and show it meanwhile."""
-    config, console = job.config, Console(stderr=True)
-    _log_to(config, sys.stderr)
-    _stop_on_signals(job)
-    async with _shown(config, job, console):
-        summary = await job.execute()
-    _show_summary(config, summary, console)
-    return Exit(summary.exit_code)
-
-
-def _stop_on_signals(job: JobRun) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, job.request_stop)
-
-
-def _log_to(config: Config, stream: TextIO) -> None:
-    level = "warning" if config.run.quiet else config.telemetry.log_level
-    configure_logging(config.telemetry.log_format, level, stream)
-
-
-def _shown(config: Config, job: JobRun, console: Console) -> AbstractAsyncContextManager[None]:
-    if config.run.quiet:
-        return nullcontext()
-    if console.is_terminal and config.telemetry.log_format == "console":
-        return live_view(job.snapshot, console, lambda stream: _log_to(config, stream))
-    return logged_progress(job.snapshot)
-
-
-def _show_summary(config: Config, summary: Summary, console: Console) -> None:
-    if config.telemetry.log_format == "json":
-        summaries.log(summary)
-    elif not config.run.quiet:
-        for line in summaries.lines(summary):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -190,7 +190,7 @@ def _server_cells(view: ServerView, rows_per_s: float) -> tuple[RenderableType, 
 
 
 def _fault(view: ServerView) -> str:
-    if view.state not in ("active", "joining"):
+    if view.state != "active":
         return view.reason
     if not view.last_fault:
         return ""

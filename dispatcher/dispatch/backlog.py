@@ -43,10 +43,6 @@ class Backlog:
         while self._delayed and self._delayed[0][0] <= now:
             self._retry(heapq.heappop(self._delayed)[1])
 
-    def next_wake(self) -> float | None:
-        """When the first delayed request is due."""
-        return self._delayed[0][0] if self._delayed else None
-
     def take(self, server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:
         """The first request for this server: retries before new work, then in order.
 

@@ -5,16 +5,19 @@ answers.
 """
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dispatcher.config import DispatchSettings
 from dispatcher.dispatch.backlog import Backlog
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.item import Item
+from dispatcher.dispatch.pace import Pace
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
 from dispatcher.model import (
+    Break,
+    BreakKind,
     Ending,
     ErrorCode,
     Judgement,
@@ -28,11 +31,12 @@ from dispatcher.model import (
 )
 from dispatcher.pool.pool import AttemptEnd, Effect, Pool
 from dispatcher.pool.server import Server
+from dispatcher.pool.states import State
 from dispatcher.ports import Judge
 from dispatcher.telemetry.metrics import Metrics
 
 WINDOW_FACTOR = 2
-"""Requests kept in hand, ready or in flight, as a multiple of the servers' permits."""
+"""Requests kept in hand, ready or in flight, as a multiple of the servers' permits; more where they end fast (`Pace`)."""
 WINDOW_MIN = 512
 WINDOW_BYTES_MAX = 256 * 2**20
 """Bodies that wait to be sent; past this nothing more is leased while anything is ready."""
@@ -44,12 +48,14 @@ UNRECORDED_BYTES_MAX = 256 * 2**20
 class Attempt:
     """One sending of a request to a server."""
 
-    __slots__ = ("given_up", "item", "sent_at", "server")
+    __slots__ = ("begun", "given_up", "item", "sent_at", "server")
 
     def __init__(self, item: Item, server: Server, sent_at: float) -> None:
         self.item = item
         self.server = server
         self.sent_at = sent_at
+        self.begun = False
+        """Whether its task has run: it is created in one turn of the loop and runs in the next."""
         self.given_up: str | None = None
         """Why we closed it ourselves, if we did."""
 
@@ -90,25 +96,28 @@ class Desk:
         self._now = clock_now
         self._order = 0
         self._roomy: dict[ServerId, Server] = {}
+        self._window = WINDOW_MIN
+        self._pace = Pace(clock_now())
 
     # Shards
 
     def room(self) -> int:
         """How many more requests to lease now; 0 while the window is well filled."""
-        window = max(WINDOW_MIN, WINDOW_FACTOR * self._pool.permits_total(self._now()))
-        held = len(self.backlog) + self.in_flight
+        window, held = self._window, len(self.backlog) + self.in_flight
         full = self.backlog.body_bytes >= WINDOW_BYTES_MAX or self._recording_is_behind()
         return 0 if self.closed or full or held > window * 3 // 4 else window - held
 
     def admit(
         self, lease: Lease, requests: Sequence[Request], finished: frozenset[int], tally: Tally
-    ) -> None:
+    ) -> ShardInHand:
         """Take a leased shard in hand, less what an earlier run has finished."""
         fresh = [request for request in requests if request.index not in finished]
-        self.shards.add(ShardInHand(lease, len(fresh), tally))
+        shard = ShardInHand(lease, len(fresh), tally)
+        self.shards.add(shard)
         first = self._order
         self._order += len(fresh)
         self.backlog.extend(Item(request, lease, first + n) for n, request in enumerate(fresh))
+        return shard
 
     def recorded(self, lease: Lease, count: int) -> tuple[ShardInHand | None, list[Outcome]]:
         """Outcomes have become durable: the shard, if still ours, and what they were."""
@@ -120,13 +129,22 @@ class Desk:
         self._unrecorded_bytes -= sum(len(outcome.body or b"") for outcome in outcomes)
         return shard, outcomes
 
-    def drop(self, lease: Lease) -> list[Attempt]:
-        """The lease was lost: forget its requests, and say which attempts to close."""
-        if (shard := self.shards.get(lease)) is not None:
-            _, _ = self.recorded(lease, shard.unrecorded)
-        self.shards.remove(lease)
-        self.backlog.discard(lambda item: item.lease is lease)
-        return [attempt for open_ in self.open.values() for attempt in open_ if attempt.item.lease is lease]
+    def drop(self, leases: Collection[Lease]) -> list[Attempt]:
+        """These leases were lost: forget their requests, and say which attempts to close.
+
+        All at once, as it goes through everything in hand: a machine that slept loses every lease it had.
+        """
+        shards = [shard for lease in leases if (shard := self.shards.get(lease)) is not None]
+        for shard in shards:
+            self.recorded(shard.lease, shard.unrecorded)
+            self.shards.remove(shard.lease)
+        lost = {id(shard.lease) for shard in shards}
+        self.backlog.discard(lambda item: id(item.lease) in lost)
+        return [attempt for attempt in self.open_attempts() if id(attempt.item.lease) in lost]
+
+    def open_attempts(self) -> list[Attempt]:
+        """Every attempt that holds a permit."""
+        return [attempt for attempts in self.open.values() for attempt in attempts]
 
     def unserved(self) -> set[str | None]:
         """The models that requests wait for and no server in rotation serves; None is any model."""
@@ -141,6 +159,9 @@ class Desk:
     def look_everywhere(self) -> None:
         """Permits may have come up anywhere: a server was admitted, a limit grew, a pause ended."""
         self._roomy = {server.spec.id: server for server in self._pool.active()}
+        now = self._now()
+        self._pace.look(now)
+        self._window = max(WINDOW_MIN, WINDOW_FACTOR * self._pool.permits_total(now), self._pace.ahead)
 
     def assign(self) -> Iterator[Attempt]:
         """Pair ready requests with free permits: the largest free share first. Takes the permits."""
@@ -193,21 +214,32 @@ class Desk:
         server = attempt.server
         server.gave_back()
         self.in_flight -= 1
+        self._pace.ended()
         self.open[server.spec.id].discard(attempt)
+        if not self.open[server.spec.id]:  # servers come and go
+            del self.open[server.spec.id]
         self._roomy[server.spec.id] = server
 
     def attempt_ended(self, attempt: Attempt, ending: Ending, *, healthy: bool | None) -> Ended:
         """Judge an attempt's end, tell the pool, and decide what becomes of the request."""
         item, server, now = attempt.item, attempt.server, self._now()
         judgement = self._judge(ending, item.request, server.models, healthy=healthy)
-        self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
-        end = AttemptEnd(judgement, attempt.sent_at, item.request.model, repeated=bool(item.tried))
-        effects = self._pool.attempt_ended(server, end)
+        if server.state is not State.GONE:  # else its series would come back, and stay
+            self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
+        effects = self._tell_pool(attempt, ending, judgement)
         if judgement.verdict is Verdict.LOCAL_FAULT:
             self.ceiling.local_fault(self.in_flight, now)
         if self.shards.get(item.lease) is None:
             return Ended(None, effects)
         return Ended(self._resolve(attempt, judgement, now), effects)
+
+    def _tell_pool(self, attempt: Attempt, ending: Ending, judgement: Judgement) -> Sequence[Effect]:
+        if type(ending) is Break and ending.kind is BreakKind.GIVEN_UP:
+            self._pool.attempt_given_up(attempt.server)
+            return ()
+        item = attempt.item
+        end = AttemptEnd(judgement, attempt.sent_at, item.request.model, repeated=bool(item.tried))
+        return self._pool.attempt_ended(attempt.server, end)
 
     def appended(self, lease: Lease, outcome: Outcome) -> None:
         """An outcome was handed to the recorder."""

@@ -3,18 +3,19 @@
 import asyncio
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
 
 from dispatcher.config import DispatchSettings, QueueSettings
 from dispatcher.dispatch.desk import Attempt, Desk
+from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.waiting import Waiting
-from dispatcher.errors import LeaseLostError, QueueError, StorageError
-from dispatcher.model import Answer, Break, BreakKind, Ending, Lease, NodeId, Outcome
+from dispatcher.errors import LeaseLostError
+from dispatcher.model import Answer, Break, BreakKind, Ending, Lease, NodeId, Outcome, Tally
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import GiveUp
 from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport
@@ -22,9 +23,8 @@ from dispatcher.telemetry.metrics import Metrics
 
 TICK_S = 0.25
 """How often limits that grew, pauses that ended and retries that are due are looked for."""
-QUEUE_POLL_S = 1.0
-QUEUE_RETRY_S = 2.0
-"""Pause after a failed statement of the queue: a full disk, a lost database."""
+CLOSE_S_MAX = 30.0
+"""How long the end waits for outcomes to become durable: a disk that has stopped must not hold it up."""
 SERVICE_UNAVAILABLE = 503
 
 
@@ -56,20 +56,31 @@ class Node:
         self.name = name
         self.desk = desk
         self.progress = Progress(world.clock.now())
-        self.obstacle: str | None = None
-        """Why the queue cannot be used just now, or None."""
         self._world = world
         self._monitor = monitor
         self._dispatch = dispatch
-        self._queue = queue
+        self._queue = PatientQueue(world.queue, name, world.clock)
+        self._lease_s = queue.lease_s
         self.waiting = waiting
         self._stopped = False
         self._hungry = asyncio.Event()
+        """There may be room for more requests."""
+        self._roused = asyncio.Event()
+        """The feeder is not to sleep out its wait for the queue."""
         self._idle = asyncio.Event()
+        """There may be nothing left to wait for."""
         self._tasks: asyncio.TaskGroup
+        self._settling: set[asyncio.Task[None]] = set()
+        self._unopened: dict[Lease, None] = {}
+        """Leases that are ours, and not in hand yet."""
         self._attempts: dict[Attempt, asyncio.Task[None]] = {}
         self._request_ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count())
         self._log = structlog.get_logger("dispatcher.node")
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the queue cannot be used just now, or None."""
+        return self._queue.obstacle
 
     async def run(self, *, until_drained: bool) -> None:
         """Lease, send, record. Returns when the queue is drained (if asked to), or after `drain`.
@@ -81,15 +92,16 @@ class Node:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 keepers = [
-                    tasks.create_task(self._keep_books(), name="books"),
-                    tasks.create_task(self._keep_leases(), name="leases"),
-                    tasks.create_task(self._tick(), name="tick"),
+                    tasks.create_task(self._guarded(self._keep_books), name="books"),
+                    tasks.create_task(self._guarded(self._keep_leases), name="leases"),
+                    tasks.create_task(self._guarded(self._tick), name="tick"),
                 ]
-                await self._feed(until_drained=until_drained)
-                for keeper in keepers:
-                    keeper.cancel()
+                await self._guarded(lambda: self._feed(until_drained=until_drained))
+                for task in (*keepers, *self._settling):
+                    task.cancel()
         finally:
             self._monitor.leave(self)
+            self.stop()
             await self._let_go()
 
     async def drain(self) -> None:
@@ -98,7 +110,7 @@ class Node:
         self._hungry.set()
         try:
             async with asyncio.timeout(self._dispatch.drain_s):
-                while self.desk.in_flight or self.desk.unrecorded:
+                while self._busy():
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
@@ -108,57 +120,82 @@ class Node:
     def stop(self) -> None:
         """End at once: open requests are closed, to be sent again by a later run. May be called again."""
         self.desk.closed = True
-        for attempt, task in self._attempts.items():
-            attempt.given_up = "the node stops"
-            task.cancel()
-        self._attempts.clear()
-        self._hungry.set()
         self._stopped = True
+        for task in self._attempts.values():
+            task.cancel()
+        for sleeper in (self._hungry, self._roused, self._idle):
+            sleeper.set()
+
+    def _busy(self) -> bool:
+        return not self._stopped and bool(self.desk.in_flight or self.desk.unrecorded or self._settling)
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Once a part fails, or the run is cancelled, no task can be started any more: send nothing."""
+        try:
+            await work()
+        except BaseException:
+            self.desk.closed = True
+            raise
 
     # Feeding
 
     async def _feed(self, *, until_drained: bool) -> None:
         while not self._stopped:
+            self._roused.clear()
             if (room := self.desk.room()) == 0:
                 await self._wait_for_room()
             elif not await self._lease(room):
                 if until_drained and await self._drained():
                     return
-                await self._world.queue.wait(QUEUE_POLL_S)
+                await self._wait_for_work()
 
     async def _wait_for_room(self) -> None:
         self._hungry.clear()
         await self._hungry.wait()
 
+    async def _wait_for_work(self) -> None:
+        """Sleep until the queue may have work, or there is none left in hand, or the node stops."""
+        async with asyncio.TaskGroup() as waits:
+            listening = waits.create_task(self._listen(), name="queue wait")
+            await self._roused.wait()
+            listening.cancel()
+
+    async def _listen(self) -> None:
+        await self._queue.wait()
+        self._roused.set()
+
     async def _drained(self) -> bool:
-        return len(self.desk.shards) == 0 and (await self._world.queue.depth()).drained
+        return len(self.desk.shards) == 0 and await self._queue.drained()
 
     async def _lease(self, room: int) -> bool:
-        """Take shards for about `room` requests in hand. False where there are none, or the queue fails."""
-        leases: Sequence[Lease] = ()
-        try:
-            leases = await self._world.queue.lease(self.name, room)
-            self.obstacle = None
-        except (QueueError, StorageError) as error:
-            self._queue_failed("lease", error)
+        """Take shards for about `room` requests in hand. False where there are none."""
+        leases = await self._queue.lease(room)
+        self._unopened.update(dict.fromkeys(leases))
         for lease in leases:
+            if self.desk.closed:
+                break
             await self._open(lease)
         return bool(leases)
 
     async def _open(self, lease: Lease) -> None:
-        requests = await self._world.payloads.read(lease)
-        finished, tally = await self._world.recorder.open(lease, requests)
+        if (earlier := self.desk.shards.of_earlier(lease)) is not None:  # it expired before it was renewed
+            self._lose([earlier.lease])
+        recorder = self._world.recorder
+        try:
+            requests = await self._world.payloads.read(lease)
+        except LeaseLostError:
+            self._lose([lease])
+            return
+        await recorder.close(lease)  # a lease of this shard that we lost may have left it open
+        finished, tally = await recorder.open(lease, requests)
+        if lease not in self._unopened:  # lost meanwhile
+            return
         self.progress.replayed(tally)
-        self.desk.admit(lease, requests, finished, tally)
-        if len(finished) == len(requests):
-            shard = self.desk.shards.get(lease)
-            assert shard is not None, "a shard just admitted is in hand"
-            await self._settle(shard)
+        shard = self.desk.admit(lease, requests, finished, tally)
+        del self._unopened[lease]
+        if shard.complete:
+            self._settle_soon(shard)
         self._pump()
-
-    def _queue_failed(self, what: str, error: Exception) -> None:
-        self.obstacle = str(error)
-        self._log.error("queue_failed", during=what, error=str(error))
 
     # Sending
 
@@ -177,29 +214,41 @@ class Node:
             self._attempts[attempt] = task
 
     async def _send(self, attempt: Attempt) -> None:
-        """One attempt: the permit is held only while the request is at the server."""
+        """One attempt, and what follows from its end."""
         try:
             ending = await self._post(attempt)
+            self._ended(attempt, ending, healthy=await self._healthy(attempt, ending))
+        except BaseException:  # as in `_guarded`, which would cost every request a coroutine
+            self.desk.closed = True
+            raise
         finally:
-            self.desk.release(attempt)
-            self._attempts.pop(attempt, None)
-        healthy = None
-        if type(ending) is Answer and ending.status == SERVICE_UNAVAILABLE:
-            healthy = await self._monitor.healthy(attempt.server)
-        self._ended(attempt, ending, healthy=healthy)
+            del self._attempts[attempt]
 
     async def _post(self, attempt: Attempt) -> Ending:
-        item = attempt.item
-        timeout_s = item.lease.job.request_timeout_s
+        """Send: the permit is held only while the request is at the server."""
         try:
+            if attempt.given_up is not None:
+                return Break(BreakKind.GIVEN_UP, attempt.given_up)
+            attempt.begun = True
             return await self._world.transport.send(
-                attempt.server.spec, item.request, next(self._request_ids), timeout_s
+                attempt.server.spec,
+                attempt.item.request,
+                next(self._request_ids),
+                attempt.item.lease.job.request_timeout_s,
             )
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if attempt.given_up is None or task is None or task.uncancel() > 0:
                 raise
             return Break(BreakKind.GIVEN_UP, attempt.given_up)
+        finally:
+            self.desk.release(attempt)
+
+    async def _healthy(self, attempt: Attempt, ending: Ending) -> bool | None:
+        """What `/health` says, asked only where a 503 leaves doubt."""
+        if type(ending) is Answer and ending.status == SERVICE_UNAVAILABLE:
+            return await self._monitor.healthy(attempt.server)
+        return None
 
     def _ended(self, attempt: Attempt, ending: Ending, *, healthy: bool | None) -> None:
         ended = self.desk.attempt_ended(attempt, ending, healthy=healthy)
@@ -221,10 +270,11 @@ class Node:
             self._close(attempt, effect.reason)
 
     def _close(self, attempt: Attempt, reason: str) -> None:
-        task = self._attempts.get(attempt)
-        if task is not None and attempt.given_up is None:
+        """Close an open attempt. One whose task has not run yet must not be cancelled: it would never run."""
+        if attempt.given_up is None:
             attempt.given_up = reason
-            task.cancel()
+            if attempt.begun:
+                self._attempts[attempt].cancel()
 
     # Recording and settling
 
@@ -234,7 +284,7 @@ class Node:
                 shard, outcomes = self.desk.recorded(recorded.lease, recorded.count)
                 self._count(outcomes)
                 if shard is not None and shard.complete:
-                    await self._settle(shard)
+                    self._settle_soon(shard)
             self._pump()
             self._hungry.set()
             self._idle.set()
@@ -246,43 +296,49 @@ class Node:
             self._world.metrics.outcome_recorded(outcome.code)
             self._world.metrics.tokens(model, outcome.tokens)
 
-    async def _settle(self, shard: ShardInHand) -> None:
-        """Close a complete shard and tell the queue, however long the queue cannot be told."""
-        await self._world.recorder.close(shard.lease)
-        while not await self._settled(shard):
-            await self._world.clock.sleep(QUEUE_RETRY_S)
-        self.desk.shards.remove(shard.lease)
+    def _settle_soon(self, shard: ShardInHand) -> None:
+        """In a task of its own: neither the books nor the feeder may wait for a disk or a lost database."""
+        task = self._tasks.create_task(self._guarded(lambda: self._settle(shard)), name="settle")
+        self._settling.add(task)
+        task.add_done_callback(self._settled_one)
 
-    async def _settled(self, shard: ShardInHand) -> bool:
+    def _settled_one(self, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        self._idle.set()
+        if not len(self.desk.shards):
+            self._roused.set()
+
+    async def _settle(self, shard: ShardInHand) -> None:
+        """Close a complete shard and tell the queue."""
+        await self._world.recorder.close(shard.lease)
         try:
-            await self._world.queue.settle(self.name, shard.lease, shard.tally)
+            await self._queue.settle(shard.lease, shard.tally)
         except LeaseLostError:
-            self._note_lost(shard.lease)
-        except (QueueError, StorageError) as error:
-            self._queue_failed("settle", error)
-            return False
-        return True
+            self._lose([shard.lease])
+        self.desk.shards.remove(shard.lease)
 
     async def _keep_leases(self) -> None:
         while True:
-            await self._world.clock.sleep(self._queue.lease_s / 3)
-            leases = [shard.lease for shard in self.desk.shards]
-            try:
-                lost = await self._world.queue.renew(self.name, leases)
-            except (QueueError, StorageError) as error:
-                self._queue_failed("renew", error)
-                continue
-            for lease in lost:
-                self._lose(lease)
+            await self._world.clock.sleep(self._lease_s / 3)
+            if lost := await self._queue.renew(self._leases()):
+                self._lose(lost)
 
-    def _lose(self, lease: Lease) -> None:
-        self._note_lost(lease)
-        for attempt in self.desk.drop(lease):
+    def _leases(self) -> list[Lease]:
+        return [*self._unopened, *(shard.lease for shard in self.desk.shards)]
+
+    def _lose(self, leases: Collection[Lease]) -> None:
+        """Stop work on these leases, those of them that are still ours to lose."""
+        for lease in leases:
+            shard = self.desk.shards.get(lease)
+            if lease in self._unopened or shard is not None:
+                self._unopened.pop(lease, None)
+                self.progress.lost(shard.tally if shard else Tally())
+                self._world.metrics.leases_lost(1)
+                self._log.warning("lease_lost", shard=lease.shard.number)
+        for attempt in self.desk.drop(leases):
             self._close(attempt, "the lease was lost")
-
-    def _note_lost(self, lease: Lease) -> None:
-        self._world.metrics.leases_lost(1)
-        self._log.warning("lease_lost", shard=lease.shard.number)
+        self._hungry.set()
+        self._idle.set()
 
     async def _tick(self) -> None:
         while True:
@@ -309,11 +365,21 @@ class Node:
 
     async def _let_go(self) -> None:
         """Make durable what was appended and give the leases back; a failure of one hinders no other."""
-        leases = [shard.lease for shard in self.desk.shards]
-        if self._world.recorder.obstacle is None:  # else the recorder's own end says what is not recorded
-            for lease in leases:
-                await self._world.recorder.close(lease)
+        for attempt in self.desk.open_attempts():  # their tasks were cancelled before they first ran
+            self.desk.release(attempt)
+        self._attempts.clear()
+        leases = self._leases()
         try:
-            await self._world.queue.release(self.name, leases)
-        except (QueueError, StorageError) as error:
-            self._queue_failed("release", error)
+            await self._close_shards()
+        finally:
+            await self._queue.release(leases)
+
+    async def _close_shards(self) -> None:
+        if self._world.recorder.obstacle is not None:
+            return  # the recorder's own end says what is not recorded
+        try:
+            async with asyncio.timeout(CLOSE_S_MAX), asyncio.TaskGroup() as closing:
+                for shard in self.desk.shards:
+                    closing.create_task(self._world.recorder.close(shard.lease), name="close")
+        except TimeoutError:
+            self._log.warning("close_timed_out", shards=len(self.desk.shards))

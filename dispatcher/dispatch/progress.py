@@ -16,7 +16,7 @@ class Progress:
 
     started_at: float
     earlier: Tally = field(default_factory=Tally)
-    """What runs before this one had recorded."""
+    """What runs before this one had recorded, less what the shards had that were lost since."""
     tally: Tally = field(default_factory=Tally)
     """What this run has recorded."""
     by_server: Counter[ServerId] = field(default_factory=Counter)
@@ -34,6 +34,13 @@ class Progress:
     def replayed(self, tally: Tally) -> None:
         """Count outcomes that were found in a journal."""
         self.earlier += tally
+
+    def lost(self, tally: Tally) -> None:
+        """A shard was lost: whoever takes it over counts its outcomes, as found in the journal."""
+        errors = {code: -count for code, count in tally.errors.items()}
+        self.earlier += Tally(
+            -tally.succeeded, -tally.failed, -tally.prompt_tokens, -tally.completion_tokens, errors
+        )
 
     def sample(self, now: float) -> None:
         """Note where the counts stand: the rates are differences of samples."""

@@ -63,6 +63,11 @@ class ShardsInHand:
         shard = self._shards.get(key(lease))
         return shard if shard is not None and shard.lease.epoch == lease.epoch else None
 
+    def of_earlier(self, lease: Lease) -> ShardInHand | None:
+        """The same shard by an earlier lease that is still in hand."""
+        shard = self._shards.get(key(lease))
+        return shard if shard is not None and shard.lease.epoch != lease.epoch else None
+
     def remove(self, lease: Lease) -> None:
         """Let go of a shard: it was settled, released or lost."""
         if self.get(lease) is not None:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol, assert_never
 
-from dispatcher.model import CanaryReport, Health, ServerId, ServerSpec, Telemetry
+from dispatcher.model import CanaryFault, CanaryReport, Health, ServerSpec, Telemetry
 from dispatcher.pool.pool import Effect, GiveUp, Look, Pool
-from dispatcher.pool.server import Server
+from dispatcher.pool.server import Server, tokens_counted
 from dispatcher.pool.states import State
 from dispatcher.ports import Clock, Prober
 from dispatcher.telemetry.metrics import Metrics
@@ -36,7 +36,7 @@ class Monitor:
         self._clock = clock
         self._metrics = metrics
         self._tasks = tasks
-        self._wakers: dict[ServerId, asyncio.Event] = {}
+        self._wakers: dict[Server, asyncio.Event] = {}
         self._watchers: set[asyncio.Task[None]] = set()
         self._listeners: list[Listener] = []
 
@@ -50,8 +50,11 @@ class Monitor:
 
     def watch(self, specs: Sequence[ServerSpec]) -> None:
         """Make these the pool's members, and watch the new ones."""
-        for server in self._pool.set_members(specs):
-            self._wakers[server.spec.id] = asyncio.Event()
+        joined = self._pool.set_members(specs)
+        for waker in self._wakers.values():  # any of them may have been withdrawn, or listed again
+            waker.set()
+        for server in joined:
+            self._wakers[server] = asyncio.Event()
             task = self._tasks.create_task(self._watch(server), name=f"watch {server.spec.id}")
             self._watchers.add(task)
             task.add_done_callback(self._watchers.discard)
@@ -69,7 +72,7 @@ class Monitor:
                     for listener in self._listeners:
                         listener.give_up(effect)
                 case Look(server):
-                    self._wakers[server.spec.id].set()
+                    self._wakers[server].set()
                 case _ as never:
                     assert_never(never)
         if effects:
@@ -86,7 +89,7 @@ class Monitor:
     def states(self) -> dict[str, str]:
         """Each server with its state and why: what the operator is told while the job waits."""
         servers = sorted(self._pool.servers.values(), key=lambda server: server.spec.id)
-        return {server.spec.id: f"{server.state} ({server.machine.reason})" for server in servers}
+        return {server.spec.id: f"{server.state} ({server.reason})" for server in servers}
 
     async def _watch(self, server: Server) -> None:
         looks = 0
@@ -94,11 +97,11 @@ class Monitor:
             if await self._due(server):
                 looks += 1
                 self.carry_out(await self._look(server, looks))
-        del self._wakers[server.spec.id]
+        del self._wakers[server]
 
     async def _due(self, server: Server) -> bool:
         """Sleep until the next check. False when the plan was changed meanwhile."""
-        waker = self._wakers[server.spec.id]
+        waker = self._wakers[server]
         waker.clear()
         delay_s = server.next_check_at - self._clock.now()
         try:
@@ -116,25 +119,38 @@ class Monitor:
                 return await self._examine(server)
             case State.ACTIVE:
                 return await self._check(server, refresh=looks % REFRESH_EVERY == 0)
-            case State.DRAINING | State.GONE:
+            case State.DRAINING:
+                effects = await self._check(server, refresh=False)
                 self._pool.remove_drained(server)
+                return effects
+            case State.GONE:
                 return ()
             case _ as never:
                 assert_never(never)
 
     async def _examine(self, server: Server) -> Sequence[Effect]:
-        report = await self._prober.inspect(server.spec)
+        report, before = await asyncio.gather(self._prober.inspect(server.spec), self._figures(server))
         canary = CanaryReport()
         answers = report.health not in (Health.DOWN, Health.REFUSED)
         if self._pool.settings.canary and answers and not report.sleeping:
             model = next(iter(report.models), None) if report.models else None
             canary = await self._prober.canary(server.spec, model)
-        return self._pool.examined(server, report, canary)
+        slow = canary.fault is CanaryFault.SLOW
+        progress = slow and before is not None and (await self._figures(server) or 0.0) > before
+        return self._pool.examined(server, report, canary, progress=progress)
+
+    async def _figures(self, server: Server) -> float | None:
+        """The token counters of a suspect: they move where it is only too busy for a canary."""
+        if server.state is not State.SUSPECT:
+            return None
+        return tokens_counted(await self._prober.scrape(server.spec))
 
     async def _check(self, server: Server, *, refresh: bool) -> Sequence[Effect]:
-        began = self._clock.now()
+        began, state = self._clock.now(), server.state
         look = self._prober.inspect if refresh else self._prober.probe
         report, telemetry = await asyncio.gather(look(server.spec), self._scrape(server))
+        if server.state is not state:  # what was seen speaks of the time before that
+            return ()
         self._metrics.probe_ended(server.spec.id, self._clock.now() - began)
         told = self._pool.refreshed if refresh else self._pool.probed
         return (

@@ -140,7 +140,9 @@ class Pool:
 
     def attempt_ended(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         """What one attempt's end means for its server. The permit has been given back already."""
-        effects = self._weigh(server, end)
+        good = end.judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT)
+        late = end.sent_at < server.admitted_at
+        effects = self._weigh(server, end) if good or not late else ()  # a fault of a life that has ended
         self.remove_drained(server)
         return effects
 
@@ -153,8 +155,6 @@ class Pool:
         match judgement.verdict:
             case Verdict.SUCCESS | Verdict.REQUEST_FAULT:
                 server.answered(judgement, self._now())
-                return ()
-            case _ if end.sent_at < server.admitted_at:  # a fault of a life that has ended
                 return ()
             case Verdict.STALE_CONNECTION | Verdict.LOCAL_FAULT:
                 return ()
@@ -205,6 +205,7 @@ class Pool:
     def probed(self, server: Server, report: ProbeReport) -> Sequence[Effect]:
         """What a look at `/health` means. A slow answer means nothing: busy servers are slow."""
         self._looked(server)
+        server.seen = report.detail
         match report.health:
             case Health.UP | Health.ABSENT:
                 return self._move(server, Event.ANSWERED, "answers")
@@ -278,6 +279,11 @@ class Pool:
             return Event.DIED, report.detail
         if server.state is State.SUSPECT and server.restarted(report.started_at):
             return Event.RESTARTED, "the process was restarted"
+        return self._finding_of_living(server, report, canary)
+
+    def _finding_of_living(
+        self, server: Server, report: ProbeReport, canary: CanaryReport
+    ) -> tuple[Event, str]:
         if report.sleeping:
             return Event.SLEPT, "asleep"
         if canary.fault is CanaryFault.MISMATCHED:
@@ -289,8 +295,8 @@ class Pool:
         return Event.VERIFIED, "verified"
 
     def _take_in(self, server: Server, report: ProbeReport) -> None:
-        if server.state is State.VERIFYING:  # a new life: what it lacked before it may have now
-            server.lacking.clear()
+        if server.state is State.VERIFYING or server.restarted(report.started_at):
+            server.lacking.clear()  # a new life: what it lacked before it may have now
         server.note_models(report.models)
         server.note_start(report.started_at)
         server.version = report.version or server.version
@@ -327,8 +333,9 @@ class Pool:
         return self._effects(server, move)
 
     def _count(self, server: Server, move: Move) -> None:
-        if move.before in IN_SERVICE and (move.after not in IN_SERVICE or not server.proven):
-            server.setbacks += 1
+        out = move.before in IN_SERVICE and move.after not in IN_SERVICE
+        useless = move.after is State.SUSPECT and not server.proven  # good to its canary and to nobody else
+        server.setbacks += out or useless
         if move.before in IN_SERVICE and move.after is State.EVICTED:
             server.record.evictions += 1
             self._metrics.server_evicted(server.spec.id, move.event.value)

@@ -43,6 +43,7 @@ class Server:
         "progress_at",
         "proven",
         "record",
+        "seen",
         "setbacks",
         "spec",
         "started_at",
@@ -70,16 +71,24 @@ class Server:
         self.blocked_until = now
         self.doubts = 0
         self.proven = False
-        """Whether it has answered a request since it was last admitted, which a canary alone does not show."""
+        """Whether it has answered a request since it was last admitted: a canary's word is less than that."""
         self.progress_at = now
         self.tokens_seen: float | None = None
         """What its token counters said last; None where it has none."""
         self.record = Record()
+        self.seen = ""
+        """What was wrong at the latest look at its health; empty where nothing was."""
 
     @property
     def state(self) -> State:
         """Where it stands."""
         return self.machine.state
+
+    @property
+    def reason(self) -> str:
+        """Why it stands where it stands, for the operator to read."""
+        unanswered = self.state is State.JOINING and self.seen
+        return f"{self.machine.reason}: {self.seen}" if unanswered else self.machine.reason
 
     def serves(self, model: str | None) -> bool:
         """Whether a request for this model may go there; an unlisted server may serve anything."""

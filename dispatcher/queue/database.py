@@ -39,7 +39,7 @@ _FAULTS: dict[int, tuple[type[DispatcherError], str]] = {
     ),
     sqlite3.SQLITE_CORRUPT: (
         QueueError,
-        "it is damaged. Move it away and start again: answers are kept in the journals, not here",
+        "it is damaged. Put back a copy of the state directory, or begin anew with --restart",
     ),
     sqlite3.SQLITE_NOTADB: (
         QueueError,

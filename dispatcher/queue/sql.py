@@ -227,6 +227,13 @@ class SqlQueue:
             _expect_job(job_id, await connection.execute(statements.set_details(job_id, details)))
 
     @whole
+    async def set_job(self, job: Job) -> None:
+        """Replace the job's knobs, for all leases from now on. Raises QueueError for an unknown job."""
+        async with self._database.write() as connection:
+            changed = statements.set_settings(job.id, job_settings(job))
+            _expect_job(job.id, await connection.execute(changed))
+
+    @whole
     async def tally(self, job_id: JobId) -> Tally:
         """What the outcomes of the job's settled shards add up to."""
         async with self._database.read() as connection:

@@ -218,6 +218,11 @@ def set_details(job_id: JobId, details: dict[str, Any]) -> Update:
     return update(jobs).where(jobs.c.id == job_id).values(details=details)
 
 
+def set_settings(job_id: JobId, settings: dict[str, Any]) -> Update:
+    """Replace the job's knobs."""
+    return update(jobs).where(jobs.c.id == job_id).values(settings=settings)
+
+
 def add_shards() -> Insert:
     """New shards; run with `records.shard_row` of each."""
     return insert(shards)

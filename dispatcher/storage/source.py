@@ -2,6 +2,8 @@
 
 import hashlib
 import stat
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -44,19 +46,25 @@ class Source:
 
 
 def prepare_source(
-    name: str, state_dir: Path, stdin: BinaryIO | None = None, *, expected: Fingerprint | None = None
+    name: str,
+    state_dir: Path,
+    stdin: BinaryIO | None = None,
+    *,
+    expected: Fingerprint | None = None,
+    check_stopped: Callable[[], None] = lambda: None,
 ) -> Source:
     """Make a job's input a plain file. Blocks: run it in a thread.
 
     `name` is a path or `-`. A plain file is used in place, and not read here: its fingerprint has no `sha256`
     yet. A `.gz` or `.zst` file, standard input, and a pipe are written to `<state_dir>/input.jsonl`. With
     `expected`, the fingerprint of an earlier run, what that run wrote there is used again: standard input
-    need not be given then.
+    need not be given then, or may be empty. `check_stopped` is called between pieces of what is copied, and
+    may raise to end it.
 
     Raises StateError where the input is not the expected one, and leaves what is there; InputError where
     there is no such file or the archive is damaged; StorageError where bytes cannot be read or written.
     """
-    spool = _Spool(state_dir / "input.jsonl", expected)
+    spool = _Spool(state_dir / "input.jsonl", expected, check_stopped)
     if name == STDIN:
         return spool.kept(name) if stdin is None else spool.fill(name, stdin, 0)
     path = Path(name)
@@ -73,6 +81,11 @@ def prepare_source(
         file = path.open("rb")
     with file:
         return spool.fill(name, file, fingerprint.mtime_ns if path.is_file() else 0)
+
+
+def given_stdin() -> BinaryIO | None:
+    """Standard input, unless it is a terminal, where nobody would type a million rows."""
+    return None if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer
 
 
 def fingerprint_matches(expected: Fingerprint, path: Path) -> bool:
@@ -96,10 +109,17 @@ class _Hashed:
     def __init__(self, stream: BinaryIO) -> None:
         self.size = 0
         self._stream = stream
+        self._ahead = b""
         self._digest = hashlib.sha256()
 
+    def at_end(self) -> bool:
+        """Whether there is nothing to read."""
+        self._ahead = self._ahead or self._stream.read(1)
+        return not self._ahead
+
     def read(self, size: int, /) -> bytes:
-        content = self._stream.read(size)
+        content = self._ahead or self._stream.read(size)
+        self._ahead = b""
         self.size += len(content)
         self._digest.update(content)
         return content
@@ -112,15 +132,19 @@ class _Hashed:
 class _Spool:
     """The plain copy of an input that cannot be used in place."""
 
-    def __init__(self, path: Path, expected: Fingerprint | None) -> None:
+    def __init__(self, path: Path, expected: Fingerprint | None, check_stopped: Callable[[], None]) -> None:
         self.path = path
         self._expected = expected
+        self._check_stopped = check_stopped
 
     def fill(self, name: str, stream: BinaryIO, mtime_ns: int) -> Source:
         """Write what the stream holds; keep the earlier copy where it is not the expected input."""
         hashed = _Hashed(stream)
+        if name == STDIN and hashed.at_end():
+            return self.kept(name)  # /dev/null, as a batch system gives it: not an input of no rows
         with replacing(self.path) as file:
             for chunk in unpacked(hashed, Compression.of(name), name):
+                self._check_stopped()
                 file.write(chunk)
             _require(self._expected is None or hashed.sha256 == self._expected.sha256, name)
         return Source(self.path, Fingerprint(hashed.size, mtime_ns, hashed.sha256), name)
@@ -128,7 +152,7 @@ class _Spool:
     def kept(self, name: str) -> Source:
         """The copy of an earlier run."""
         if self._expected is None or not self.path.exists():
-            raise InputError("standard input is not given, and no earlier run has kept it; name a file")
+            raise InputError("standard input is empty, and no earlier run has kept one; name a file")
         return Source(self.path, self._expected, name)
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from dispatcher.testing import generation, pooling
+from dispatcher.testing import generation, pooling, responses
 from dispatcher.testing.replies import Asked, Reply
 
 ANSWERS: Mapping[str, Callable[[Asked], Reply]] = MappingProxyType(
     {
         "/v1/chat/completions": generation.chat,
         "/v1/completions": generation.completion,
-        "/v1/responses": generation.responses,
+        "/v1/responses": responses.responses,
         "/v1/embeddings": pooling.embeddings,
         "/v1/score": pooling.score,
         "/score": pooling.score,

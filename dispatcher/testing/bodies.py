@@ -8,7 +8,9 @@ import msgspec
 
 from dispatcher.testing import refusals
 
-_PATH = re.compile(r"`?\$?\.?(\w+)[^`]*`$")
+_AT = re.compile(r" - at `\$([^`]*)`$")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+_INDEX = re.compile(r"\[(\d+|\.\.\.)\]")
 
 
 class Part(msgspec.Struct):
@@ -71,6 +73,7 @@ class GenerationBody(Body):
     n: int = 1
     stop: str | list[str] | None = None
     temperature: float | None = None
+    top_p: float | None = None
     logprobs: bool | int | None = None
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -91,7 +94,7 @@ class ChatBody(GenerationBody, kw_only=True):
 class CompletionBody(GenerationBody, kw_only=True):
     """POST /v1/completions."""
 
-    prompt: str | list[Any]
+    prompt: str | list[Any] = ""
     echo: bool = False
 
 
@@ -170,8 +173,9 @@ class Reader:
 
 
 def _invalid(message: str) -> refusals.RefusalError:
-    found = _PATH.search(message)
-    return refusals.refusal(f"1 validation error:\n  {message}", kind="Bad Request", param=found and found[1])
+    at, missing = _AT.search(message), _MISSING.search(message)
+    path = _INDEX.sub(lambda index: f".{index[1].replace('...', '0')}", at[1] if at else "")
+    return refusals.invalid(message, f"body{path}" + (f".{missing[1]}" if missing else ""))
 
 
 def _undecodable(raw: bytes) -> refusals.RefusalError:
@@ -180,6 +184,8 @@ def _undecodable(raw: bytes) -> refusals.RefusalError:
         json.dumps(json.loads(raw), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return refusals.lone_surrogate()
+    except json.JSONDecodeError as exc:
+        return refusals.malformed_json(exc.msg, exc.pos)
     except ValueError as exc:
-        return refusals.malformed_json(str(exc))
-    return refusals.malformed_json("Out of range float values are not JSON compliant")
+        return refusals.malformed_json(str(exc), 0)
+    return refusals.malformed_json("Out of range float values are not JSON compliant", 0)

@@ -7,6 +7,7 @@ from dispatcher.testing.engine import EngineLoad
 from dispatcher.testing.settings import FakeServerSettings
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 _BLOCK_TOKENS = 16
 _INSTANT_KV_TOKENS = 400_000
 
@@ -15,7 +16,7 @@ _INSTANT_KV_TOKENS = 400_000
 class Counters:
     """What one server process has done so far."""
 
-    finished: dict[str, int] = field(default_factory=lambda: {"stop": 0, "length": 0, "abort": 0, "error": 0})
+    finished: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISHED_REASONS, 0))
     """Finished requests by reason."""
     rejections: int = 0
     """Requests that were answered with 429 or 503."""
@@ -37,7 +38,7 @@ def exposition(
     write("vllm:prompt_tokens_total", "counter", load.prompt_tokens)
     write("vllm:generation_tokens_total", "counter", load.generation_tokens)
     write.each("vllm:request_success_total", "counter", "finished_reason", counters.finished)
-    write.each("vllm:admission_rejections_total", "counter", "reason", {"queue_full": counters.rejections})
+    write.rejections(counters.rejections)
     asleep = {"awake": int(not sleeping), "weights_offloaded": int(sleeping), "discard_all": 0}
     write.each("vllm:engine_sleep_state", "gauge", "sleep_state", asleep)
     write.histogram("vllm:iteration_tokens_total", load.prompt_tokens + load.generation_tokens, load.steps)
@@ -51,7 +52,8 @@ class _Writer:
 
     def __init__(self, model: str) -> None:
         escaped = model.replace("\\", "\\\\").replace('"', '\\"')
-        self._labels = f'engine="0",model_name="{escaped}"'
+        self._model = f'model_name="{escaped}"'
+        self._labels = f'engine="0",{self._model}'
         self._lines: list[str] = []
 
     def __call__(self, name: str, kind: str, value: float) -> None:
@@ -65,6 +67,13 @@ class _Writer:
         bucket = f'{name}_bucket{{{self._labels},le="+Inf"}} {count}'
         sums = [f"{name}_sum{{{self._labels}}} {total}", f"{name}_count{{{self._labels}}} {count}"]
         self._family(name, "histogram", [bucket, *sums])
+
+    def rejections(self, count: int) -> None:
+        """Requests that its queue's limits kept out: counted before any engine, so without its label."""
+        name = "vllm:admission_rejections_total"
+        counts = {"max_num_queued_reqs": count, "max_num_queued_tokens": 0}
+        series = [f'{name}{{{self._model},reason="{key}"}} {value}' for key, value in counts.items()]
+        self._family(name, "counter", series)
 
     def cache(self, settings: FakeServerSettings) -> None:
         held = settings.engine.kv_tokens if settings.engine else _INSTANT_KV_TOKENS

@@ -1,4 +1,4 @@
-"""Answers that are text: chat, completions, responses, and the streams of the first two."""
+"""Answers that are text: chat, completions, and their streams."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -10,51 +10,63 @@ from dispatcher.testing.bodies import (
     ChatBody,
     CompletionBody,
     GenerationBody,
-    Message,
     Reader,
-    ResponsesBody,
 )
-from dispatcher.testing.replies import EVENT_STREAM, Asked, Reply, prompts, rendered, served_as, usage
+from dispatcher.testing.parameters import asked_limit, check_ranges
+from dispatcher.testing.replies import EVENT_STREAM, Asked, Reply, fit, prompts, rendered, served_as, usage
 from dispatcher.testing.texts import Text, generate
 
-_CHAT, _COMPLETION, _RESPONSES = Reader(ChatBody), Reader(CompletionBody), Reader(ResponsesBody)
+_CHAT, _COMPLETION = Reader(ChatBody), Reader(CompletionBody)
 _COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions, which vLLM keeps
-_CHOICES_MAX = 128
 _PIECES_A_CHUNK = 4
+_FINGERPRINT = "vllm-0.32.0-fake"
+_UNSET_CHOICE = {"token_ids": None, "routed_experts": None}
+_UNSET_CHAT = {"prompt_token_ids": None, "prompt_text": None}
+_UNSET = {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+"""What vLLM 0.32.0 sends as null unless it was asked for more than the fake knows."""
 
 
 def chat(asked: Asked) -> Reply:
     """POST /v1/chat/completions."""
     body = _CHAT.read(asked.raw, ChatBody)
     model = served_as(body, asked.settings)
+    if not body.messages:
+        raise refusals.no_messages()
     prompt = rendered(body.messages, ask=body.add_generation_prompt, unfinished=body.continue_final_message)
     pieces = tokens.pieces(prompt)
-    limit = _limit(body, len(pieces), asked, None)
-    texts = _texts(body, asked.raw, limit, asked)
+    texts = texts_of(body, asked.raw, limit_of(body, len(pieces), asked, None), asked)
     head = {"id": f"chatcmpl-{asked.request_id}", "created": asked.created, "model": model}
     total = usage(len(pieces), sum(len(text.pieces) for text in texts))
     if body.stream:
-        return _reply(_chat_stream(head, texts, _stream_usage(body, total)), len(pieces), texts, EVENT_STREAM)
+        return text_reply(
+            _chat_stream(head, texts, _stream_usage(body, total)), len(pieces), texts, EVENT_STREAM
+        )
     answer = {
         **head,
         "object": "chat.completion",
         "choices": [_chat_choice(index, text, body) for index, text in enumerate(texts)],
+        "service_tier": None,
+        "system_fingerprint": _FINGERPRINT,
         "usage": total,
         "prompt_logprobs": None if body.prompt_logprobs is None else logprobs.prompt_entries(pieces),
+        **_UNSET_CHAT,
+        **_UNSET,
     }
-    return _reply(msgspec.json.encode(answer), len(pieces), texts)
+    return text_reply(msgspec.json.encode(answer), len(pieces), texts)
 
 
 def completion(asked: Asked) -> Reply:
     """POST /v1/completions. With `echo` and `max_tokens` 0 it scores the prompt."""
     body = _COMPLETION.read(asked.raw, CompletionBody)
+    if not body.prompt:
+        raise refusals.no_prompt()
     model = served_as(body, asked.settings)
     split = prompts(body.prompt)
-    limits = [_limit(body, len(pieces), asked, _COMPLETION_TOKENS) for pieces in split]
+    limits = [limit_of(body, len(pieces), asked, _COMPLETION_TOKENS) for pieces in split]
     pairs = [
         (pieces, text)
         for index, (pieces, limit) in enumerate(zip(split, limits, strict=True))
-        for text in _texts(body, asked.raw + index.to_bytes(4) if index else asked.raw, limit, asked)
+        for text in texts_of(body, asked.raw + index.to_bytes(4) if index else asked.raw, limit, asked)
     ]
     texts = [text for _, text in pairs]
     prompt_tokens = sum(map(len, split))
@@ -64,79 +76,51 @@ def completion(asked: Asked) -> Reply:
         "created": asked.created,
         "model": model,
     }
-    total = usage(prompt_tokens, sum(len(text.pieces) for text in texts))
+    # Scoring a prompt costs a token, too: vLLM generates one and leaves it out of the text.
+    total = usage(prompt_tokens, sum(len(text.pieces) or 1 for text in texts))
     if body.stream:
-        return _reply(
+        return text_reply(
             _completion_stream(head, texts, _stream_usage(body, total)), prompt_tokens, texts, EVENT_STREAM
         )
     choices = [_completion_choice(index, pieces, text, body) for index, (pieces, text) in enumerate(pairs)]
-    return _reply(msgspec.json.encode({**head, "choices": choices, "usage": total}), prompt_tokens, texts)
+    tier = {"service_tier": None, "system_fingerprint": _FINGERPRINT}
+    answer = {**head, "choices": choices, **tier, "usage": total, **_UNSET}
+    return text_reply(msgspec.json.encode(answer), prompt_tokens, texts)
 
 
-def responses(asked: Asked) -> Reply:
-    """POST /v1/responses, without streaming."""
-    body = _RESPONSES.read(asked.raw, ResponsesBody)
-    model = served_as(body, asked.settings)
-    if body.stream:
-        raise refusals.refusal("The fake server does not stream responses.", param="stream")
-    if body.text is not None and body.text.format is not None:
-        body.response_format = body.text.format
-    messages = [Message("user", body.input)] if isinstance(body.input, str) else body.input
-    system = [Message("system", body.instructions)] if body.instructions else []
-    prompt_tokens = tokens.count(rendered(system + messages))
-    body.n = 1
-    [text] = _texts(body, asked.raw, _limit(body, prompt_tokens, asked, None), asked)
-    complete = text.finish_reason == "stop"
-    status = "completed" if complete else "incomplete"
-    answer = {
-        "id": f"resp_{asked.request_id}",
-        "object": "response",
-        "created_at": asked.created,
-        "model": model,
-        "status": status,
-        "incomplete_details": None if complete else {"reason": "max_output_tokens"},
-        "output": [_output_message(asked.request_id, text, status)],
-        "usage": {
-            "input_tokens": prompt_tokens,
-            "output_tokens": len(text.pieces),
-            "total_tokens": prompt_tokens + len(text.pieces),
-        },
-    }
-    return _reply(msgspec.json.encode(answer), prompt_tokens, [text])
-
-
-def _reply(
+def text_reply(
     body: bytes, prompt_tokens: int, texts: Sequence[Text], content_type: str = refusals.JSON
 ) -> Reply:
+    """An answer with what its texts cost the engine."""
     output_tokens = sum(len(text.pieces) for text in texts)
     return Reply(
         body, prompt_tokens, output_tokens, tuple(text.finish_reason for text in texts), content_type
     )
 
 
-def _limit(body: GenerationBody, prompt_tokens: int, asked: Asked, default: int | None) -> int:
-    """How many tokens the answer may have. Raises RefusalError for parameters out of range."""
-    if body.temperature is not None and body.temperature < 0:
-        raise refusals.negative_temperature(body.temperature)
-    if not 1 <= body.n <= _CHOICES_MAX:
-        raise refusals.refusal(f"n must be between 1 and {_CHOICES_MAX}, got {body.n}.", param="n")
-    room = asked.settings.max_model_len - prompt_tokens
-    wanted = next(
-        (
-            tokens
-            for tokens in (body.max_completion_tokens, body.max_tokens, body.max_output_tokens)
-            if tokens is not None
-        ),
-        default,
-    )
-    if wanted is not None and wanted < 0:
-        raise refusals.refusal(f"max_tokens must be at least 0, got {wanted}.", param="max_tokens")
-    if room < 0 or (wanted or 0) > room:
-        raise refusals.context_length(prompt_tokens, wanted or 0, asked.settings.max_model_len)
-    return room if wanted is None else wanted
+def limit_of(body: GenerationBody, prompt_tokens: int, asked: Asked, default: int | None) -> int:
+    """How many tokens the answer may have. Raises RefusalError for parameters out of range.
+
+    A limit that the context has no room for is cut down to what there is (seen on vLLM 0.32.0).
+    """
+    check_ranges(body)
+    longest = asked.settings.max_model_len
+    name, wanted = asked_limit(body, default)
+    if wanted is not None and wanted > longest:
+        raise refusals.answer_too_long(name, wanted, longest)
+    fit(prompt_tokens, asked.settings)
+    room = longest - prompt_tokens
+    limit = room if wanted is None else min(wanted, room)
+    if limit < (0 if _echoes(body) else 1):
+        raise refusals.out_of_range(f"max_tokens must be at least 1, got {limit}.", "max_tokens", limit)
+    return limit
 
 
-def _texts(body: GenerationBody, raw: bytes, limit: int, asked: Asked) -> list[Text]:
+def _echoes(body: GenerationBody) -> bool:
+    return isinstance(body, CompletionBody) and body.echo
+
+
+def texts_of(body: GenerationBody, raw: bytes, limit: int, asked: Asked) -> list[Text]:
     """One text for each of `n`."""
     digest = hashlib.blake2b(raw, digest_size=16).digest()
     seeds = [digest, *(digest + index.to_bytes(2) for index in range(1, body.n))]
@@ -149,15 +133,18 @@ def _chat_choice(index: int, text: Text, body: ChatBody) -> dict[str, object]:
     return {
         "index": index,
         "message": {
-            "role": "assistant",
+            "role": "assistant" if body.add_generation_prompt else body.messages[-1].role,
             "content": text.text,
             "refusal": None,
-            "tool_calls": [],
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
             "reasoning": None,
         },
         "logprobs": scored,
         "finish_reason": text.finish_reason,
         "stop_reason": text.stop_reason,
+        **_UNSET_CHOICE,
     }
 
 
@@ -169,8 +156,14 @@ def _completion_choice(index: int, prompt: list[str], text: Text, body: Completi
         "logprobs": _completion_logprobs(echoed, text, body),
         "finish_reason": text.finish_reason,
         "stop_reason": text.stop_reason,
-        "prompt_logprobs": None if body.prompt_logprobs is None else logprobs.prompt_entries(prompt),
+        "prompt_logprobs": logprobs.prompt_entries(prompt) if _scores_prompt(body) else None,
+        "prompt_token_ids": None,
+        **_UNSET_CHOICE,
     }
+
+
+def _scores_prompt(body: CompletionBody) -> bool:
+    return body.prompt_logprobs is not None or (body.echo and body.logprobs is not None)
 
 
 def _completion_logprobs(echoed: list[str], text: Text, body: CompletionBody) -> dict[str, object] | None:
@@ -188,21 +181,10 @@ def _completion_logprobs(echoed: list[str], text: Text, body: CompletionBody) ->
     )
 
 
-def _output_message(request_id: str, text: Text, status: str) -> dict[str, object]:
-    part = {"type": "output_text", "text": text.text, "annotations": []}
-    return {
-        "type": "message",
-        "id": f"msg_{request_id}",
-        "role": "assistant",
-        "status": status,
-        "content": [part],
-    }
-
-
 # --- streams: server-sent events, all of them at once when the model is done ---
 
 
-def _chat_stream(head: dict[str, object], texts: list[Text], last: dict[str, int] | None) -> bytes:
+def _chat_stream(head: dict[str, object], texts: list[Text], last: dict[str, int | None] | None) -> bytes:
     head = {**head, "object": "chat.completion.chunk"}
     chunks: list[dict[str, object]] = [
         _chunk(index, {"delta": {"role": "assistant", "content": ""}}) for index in range(len(texts))
@@ -213,7 +195,9 @@ def _chat_stream(head: dict[str, object], texts: list[Text], last: dict[str, int
     return _events(head, chunks, last)
 
 
-def _completion_stream(head: dict[str, object], texts: list[Text], last: dict[str, int] | None) -> bytes:
+def _completion_stream(
+    head: dict[str, object], texts: list[Text], last: dict[str, int | None] | None
+) -> bytes:
     chunks: list[dict[str, object]] = []
     for index, text in enumerate(texts):
         chunks += [_chunk(index, {"text": part}) for part in _parts(text)]
@@ -235,7 +219,7 @@ def _parts(text: Text) -> list[str]:
 
 
 def _events(
-    head: dict[str, object], chunks: Iterable[dict[str, object]], last: dict[str, int] | None
+    head: dict[str, object], chunks: Iterable[dict[str, object]], last: dict[str, int | None] | None
 ) -> bytes:
     events: list[dict[str, object]] = [{**head, "choices": [chunk]} for chunk in chunks]
     if last is not None:
@@ -245,5 +229,5 @@ def _events(
     )
 
 
-def _stream_usage(body: GenerationBody, total: dict[str, int]) -> dict[str, int] | None:
+def _stream_usage(body: GenerationBody, total: dict[str, int | None]) -> dict[str, int | None] | None:
     return total if body.stream_options is not None and body.stream_options.include_usage else None

@@ -50,6 +50,7 @@ _DEV_STATEMENTS: Mapping[tuple[str, str], Callable[[Process], web.Response]] = M
         ("POST", "/wake_up"): Process.wake_up,
     }
 )
+_ROUTES = frozenset({*ANSWERS, *(path for _, path in _STATEMENTS)})
 
 
 class RequestHandler:
@@ -91,7 +92,7 @@ class RequestHandler:
         asked = (request.method, request.path)
         say = _STATEMENTS.get(asked) or (_DEV_STATEMENTS.get(asked) if self._life.settings.dev_mode else None)
         if say is None:
-            raise refusals.not_found()
+            raise refusals.method_not_allowed() if request.path in _ROUTES else refusals.not_found()
         return say(self._life.process)
 
     async def _posted(self, request: web.BaseRequest, arrival: Arrival) -> web.Response:

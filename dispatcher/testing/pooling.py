@@ -32,13 +32,13 @@ def embeddings(asked: Asked) -> Reply:
 
 def pooling(asked: Asked) -> Reply:
     """POST /pooling."""
-    return _vectors(asked, "pool", "pooling", "data")
+    return _vectors(asked, "pooling", "pooling", "data")
 
 
 def classify(asked: Asked) -> Reply:
     """POST /classify, with two labels."""
     body = _EMBEDDING.read(asked.raw, EmbeddingBody)
-    model = served_as(body, asked.settings)
+    model = served_as(body, asked.settings, pools=True)
     split = prompts(body.input)
     data = [{"index": index, **_class("".join(pieces))} for index, pieces in enumerate(split)]
     return _list_reply(asked, "classify", model, data, sum(map(len, split)))
@@ -47,7 +47,7 @@ def classify(asked: Asked) -> Reply:
 def score(asked: Asked) -> Reply:
     """POST /score: one text against each of the others, or pair by pair."""
     body = _SCORE.read(asked.raw, ScoreBody)
-    model = served_as(body, asked.settings)
+    model = served_as(body, asked.settings, pools=True)
     first, second = _listed(body.text_1), _listed(body.text_2)
     if len(first) == 1:
         first = first * len(second)
@@ -63,16 +63,20 @@ def score(asked: Asked) -> Reply:
 def rerank(asked: Asked) -> Reply:
     """POST /rerank: the documents by falling relevance, at most `top_n` where it is above 0."""
     body = _RERANK.read(asked.raw, RerankBody)
-    model = served_as(body, asked.settings)
+    model = served_as(body, asked.settings, pools=True)
     scores = [(_similarity(body.query, text), index) for index, text in enumerate(body.documents)]
     ranked = sorted(scores, key=lambda pair: (-pair[0], pair[1]))[: body.top_n or None]
     total = sum(tokens.count(body.query) + tokens.count(text) for text in body.documents)
     results = [
-        {"index": index, "document": {"text": body.documents[index]}, "relevance_score": relevance}
+        {
+            "index": index,
+            "document": {"text": body.documents[index], "multi_modal": None},
+            "relevance_score": relevance,
+        }
         for relevance, index in ranked
     ]
     answer = {
-        "id": f"rerank-{asked.request_id}",
+        "id": f"score-{asked.request_id}",
         "model": model,
         "usage": {"prompt_tokens": total, "total_tokens": total},
         "results": results,
@@ -101,22 +105,20 @@ def detokenize(asked: Asked) -> Reply:
     try:
         return Reply(msgspec.json.encode({"prompt": "".join(tokens.decode(body.tokens))}))
     except OverflowError as exc:
-        raise refusals.refusal("token ids are not negative", param="tokens") from exc
+        raise refusals.invalid("Input should be greater than or equal to 0", "body.tokens.0") from exc
 
 
 def _tokenized_text(body: TokenizeBody) -> str:
     if body.messages is not None:
         return rendered(body.messages, ask=body.add_generation_prompt, unfinished=body.continue_final_message)
     if body.prompt is None:
-        raise refusals.refusal(
-            "1 validation error:\n  prompt or messages", kind="Bad Request", param="prompt"
-        )
+        raise refusals.invalid("Object missing both `prompt` and `messages`", "body.prompt")
     return body.prompt
 
 
 def _vectors(asked: Asked, prefix: str, kind: str, key: str) -> Reply:
     body = _EMBEDDING.read(asked.raw, EmbeddingBody)
-    model = served_as(body, asked.settings)
+    model = served_as(body, asked.settings, pools=True)
     split = prompts(body.input)
     size = body.dimensions or asked.settings.embedding_dimensions
     if not 1 <= size <= _DIMENSIONS_MAX:

@@ -16,7 +16,7 @@ def _refused(refusal: RefusalError, **headers: str) -> Respond:
 
 def context_length(shape: ErrorShape = ErrorShape.NESTED) -> Respond:
     """400: the prompt is too long, in the error shape of newer or older versions."""
-    return _refused(refusals.context_length(1025, 0, 1024, shape))
+    return _refused(refusals.context_length(1025, 1024, shape))
 
 
 def queue_full(status: int = 503, retry_after_s: int | None = 1) -> Respond:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,24 @@ class Process:
             "root": root,
             "parent": parent,
             "max_model_len": self._settings.max_model_len,
-            "permission": [],
+            "permission": [self._permission()],
+        }
+
+    def _permission(self) -> dict[str, object]:
+        """A constant of OpenAI's older API, which vLLM still sends."""
+        return {
+            "id": f"modelperm-{os.getpid():016x}",
+            "object": "model_permission",
+            "created": int(self.started_at),
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
         }
 
 

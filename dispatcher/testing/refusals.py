@@ -1,5 +1,6 @@
 """vLLM's error answers, word for word where they are known (seen on 0.32.0 unless said otherwise)."""
 
+from collections.abc import Sequence
 from enum import StrEnum, auto
 
 import msgspec
@@ -37,9 +38,19 @@ def refusal(
     return RefusalError(status, msgspec.json.encode({"error": error} if shape is ErrorShape.NESTED else flat))
 
 
-def malformed_json(detail: str) -> RefusalError:
-    """The body is not JSON."""
-    return refusal(f"1 validation error:\n  JSON decode error: {detail}", kind="Bad Request")
+def out_of_range(message: str, param: str, value: object) -> RefusalError:
+    """A parameter has a value that it cannot have."""
+    return refusal(f"{message} (parameter={param}, value={value})", param=param)
+
+
+def invalid(detail: str, place: str) -> RefusalError:
+    """The body is not what the route reads; `place` is `body.max_tokens` and the like."""
+    return refusal(f"1 validation error:\n  {detail}", kind="Bad Request", param=place)
+
+
+def malformed_json(detail: str, at: int) -> RefusalError:
+    """The body is not JSON, from this character on."""
+    return invalid(f"JSON decode error: {detail}", f"body.{at}")
 
 
 def lone_surrogate() -> RefusalError:
@@ -47,33 +58,59 @@ def lone_surrogate() -> RefusalError:
     return refusal("TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]")
 
 
-def unknown_model(model: str) -> RefusalError:
-    """No such name is served here."""
-    return refusal(f"The model `{model}` does not exist.", status=404, kind="NotFoundError", param="model")
+def unknown_model(model: str, aliases: Sequence[str] = ()) -> RefusalError:
+    """No such name is served here. The routes that pool name no aliases and no parameter."""
+    message = f"The model `{model}` does not exist."
+    if not aliases:
+        return refusal(message, status=404, kind="NotFoundError")
+    message = f"{message} Valid aliases: {', '.join(aliases)}."
+    return refusal(message, status=404, kind="NotFoundError", param="model")
 
 
 def context_length(
-    prompt_tokens: int, output_tokens: int, max_model_len: int, shape: ErrorShape = ErrorShape.NESTED
+    prompt_tokens: int, max_model_len: int, shape: ErrorShape = ErrorShape.NESTED
 ) -> RefusalError:
-    """The prompt, or the prompt with the tokens asked for, is longer than the model's context."""
+    """The prompt is longer than the model's context."""
+    at_least = "at least " if prompt_tokens == max_model_len + 1 else ""
     return refusal(
-        f"This model's maximum context length is {max_model_len} tokens. However, you requested "
-        f"{output_tokens} output tokens and your prompt contains {prompt_tokens} input tokens, for a total "
-        f"of {prompt_tokens + output_tokens} tokens. Please reduce the length of the input prompt or the "
-        "number of requested output tokens.",
+        f"This model's maximum context length is {max_model_len} tokens. However, your prompt contains "
+        f"{at_least}{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
+        f"Please reduce the length of the input prompt. (parameter=input_tokens, value={prompt_tokens})",
         param="input_tokens",
         shape=shape,
     )
 
 
-def negative_temperature(temperature: float) -> RefusalError:
-    """A sampling parameter is out of its range."""
-    return refusal(f"temperature must be non-negative, got {temperature}.", param="temperature")
+def answer_too_long(param: str, wanted: int, max_model_len: int) -> RefusalError:
+    """More tokens are asked for than the context has, whatever the prompt."""
+    return out_of_range(
+        f"{param}={wanted} cannot be greater than max_model_len={max_model_len}. "
+        "Please request fewer output tokens.",
+        param,
+        wanted,
+    )
+
+
+def no_prompt() -> RefusalError:
+    """A completion of nothing."""
+    return refusal(
+        "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)", param="prompt"
+    )
+
+
+def no_messages() -> RefusalError:
+    """A chat in which nobody has said anything."""
+    return refusal("Cannot apply chat template to an empty conversation. Provide at least one message.")
 
 
 def not_found() -> RefusalError:
     """The route does not exist, or not outside development mode."""
     return RefusalError(404, b'{"detail":"Not Found"}')
+
+
+def method_not_allowed() -> RefusalError:
+    """The route exists for another method."""
+    return RefusalError(405, b'{"detail":"Method Not Allowed"}')
 
 
 def unauthorized() -> RefusalError:

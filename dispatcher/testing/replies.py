@@ -33,13 +33,16 @@ class Reply:
     content_type: str = refusals.JSON
 
 
-def served_as(body: Body, settings: FakeServerSettings) -> str:
-    """The name that the answer carries. Raises RefusalError for a model that is not served."""
+def served_as(body: Body, settings: FakeServerSettings, *, pools: bool = False) -> str:
+    """The name that the answer carries. Raises RefusalError for a model that is not served.
+
+    `pools`: the route is one of those that pool, whose refusal reads differently.
+    """
     if body.model is None or body.model in settings.models:
         return settings.models[0]
     if body.model in settings.adapters:
         return body.model
-    raise refusals.unknown_model(body.model)
+    raise refusals.unknown_model(body.model, () if pools else settings.models)
 
 
 def rendered(messages: list[Message], *, ask: bool = True, unfinished: bool = False) -> str:
@@ -60,15 +63,17 @@ def content(message: Message) -> str:
 def fit(prompt_tokens: int, settings: FakeServerSettings) -> None:
     """Raise RefusalError for a prompt that is longer than the model's context."""
     if prompt_tokens > settings.max_model_len:
-        raise refusals.context_length(prompt_tokens, 0, settings.max_model_len)
+        raise refusals.context_length(prompt_tokens, settings.max_model_len)
 
 
-def usage(prompt_tokens: int, output_tokens: int = 0) -> dict[str, int]:
+def usage(prompt_tokens: int, output_tokens: int = 0) -> dict[str, int | None]:
     """An answer's `usage`."""
     return {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": output_tokens,
         "total_tokens": prompt_tokens + output_tokens,
+        "completion_tokens": output_tokens,
+        "prompt_tokens_details": None,
+        "completion_tokens_details": None,
     }
 
 

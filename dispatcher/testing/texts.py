@@ -84,8 +84,19 @@ def _stopped(text: Text, stop: str | list[str] | None) -> Text:
 def _constraint(body: GenerationBody) -> StructuredOutputs | None:
     """The two spellings of structured outputs as one; None where the text is free."""
     if body.structured_outputs is not None:
-        return body.structured_outputs
+        return _one_kind(body.structured_outputs)
     return None if body.response_format is None else _of_format(body.response_format)
+
+
+def _one_kind(asked: StructuredOutputs) -> StructuredOutputs:
+    kinds = (asked.choice, asked.json, asked.json_object, asked.regex, asked.grammar)
+    if sum(kind is not None for kind in kinds) > 1:
+        raise refusals.refusal(
+            "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
+        )
+    if asked.choice == []:
+        raise refusals.refusal("Choice '[]' cannot be an empty list")
+    return asked
 
 
 def _of_format(response_format: ResponseFormat) -> StructuredOutputs | None:

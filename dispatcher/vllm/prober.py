@@ -1,6 +1,7 @@
 """The control plane: what a server says of itself, on connections that are not the data plane's."""
 
 import asyncio
+import ssl
 from types import TracebackType
 from typing import Final, Self
 
@@ -42,6 +43,7 @@ class HttpProber:
 
     async def __aenter__(self) -> Self:
         self._client = httpx2.AsyncClient(
+            verify=ssl.create_default_context(),  # as the data plane: the system's, or SSL_CERT_FILE's
             trust_env=False,
             follow_redirects=False,
             timeout=httpx2.Timeout(None, connect=self._connect_timeout_s),

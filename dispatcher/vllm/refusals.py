@@ -71,9 +71,12 @@ def _rule_bad_request(status: int, said: Complaint) -> Ruling:
 
 
 def _is_context_length(said: Complaint) -> bool:
-    """Tell by typed fields: vLLM's param, OpenAI's code, llama.cpp's type (its pull request 15780)."""
+    """Tell by typed fields: vLLM's param, OpenAI's code, llama.cpp's type (its pull request 15780).
+
+    vLLM names `input_text` where the text has more characters than the context can have tokens of any length.
+    """
     return (
-        said.param == "input_tokens"
+        said.param in ("input_tokens", "input_text")
         or said.code == "context_length_exceeded"
         or said.type == "exceed_context_size_error"
     )

@@ -5,32 +5,54 @@ import resource
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher.ingest.scan import scan
 
 
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What one pass took."""
+
+    rows: int
+    bytes: int
+    shards: int
+    seconds: float
+    """Of one core."""
+
+    @property
+    def rows_per_s(self) -> float:
+        """Lines a second."""
+        return self.rows / self.seconds
+
+
 def main() -> None:
-    """Write ROWS (default 400,000) chat requests of about 250 bytes, scan them, and print the figures."""
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 400_000
+    """Measure, and print the figures."""
+    taken = measure_ingest(int(sys.argv[1]) if len(sys.argv) > 1 else 400_000)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    sys.stdout.write(
+        f"{taken.rows} lines of {taken.bytes // taken.rows} bytes, {taken.shards} shards: "
+        f"{taken.seconds:.2f} s of one core, {taken.rows_per_s:,.0f} lines/s, "
+        f"{taken.bytes / taken.seconds / 1e6:.0f} MB/s, peak memory {peak_mib:.0f} MiB\n"
+    )
+
+
+def measure_ingest(rows: int) -> Ingested:
+    """Write chat requests of about 250 bytes, and scan them."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input.jsonl"
         write_rows(path, rows)
         started = time.process_time()
         report = scan(path, Path(folder), lambda _shards: None)
         seconds = time.process_time() - started
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    sys.stdout.write(
-        f"{report.rows} lines of {report.bytes // rows} bytes, {report.shards} shards: "
-        f"{seconds:.2f} s of one core, {report.rows / seconds:,.0f} lines/s, "
-        f"{report.bytes / seconds / 1e6:.0f} MB/s, peak memory {peak_mib:.0f} MiB\n"
-    )
+    return Ingested(report.rows, report.bytes, report.shards, seconds)
 
 
-def write_rows(path: Path, rows: int) -> None:
+def write_rows(path: Path, rows: int, model: str = "m") -> None:
     """Write chat requests that differ only in their ids."""
     body = {
-        "model": "m",
+        "model": model,
         "messages": [{"role": "user", "content": "Which label fits this review? " + "word " * 12}],
         "max_tokens": 16,
     }

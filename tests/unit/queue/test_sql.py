@@ -93,6 +93,15 @@ async def test_a_lease_carries_its_jobs_knobs(sql, shards, node):
     assert [lease.job for lease in await sql.queue.lease(node, 3)] == [job]
 
 
+async def test_a_jobs_knobs_can_be_replaced_and_the_next_lease_carries_them(sql, shards, node):
+    await sql.add("a", shards([3, 3]))
+    (before,) = await sql.queue.lease(node, 3)
+    changed = Job(A, 7, 2.5, "small", None, provenance=False)
+    await sql.queue.set_job(changed)
+    (after,) = await sql.queue.lease(node, 3)
+    assert before.job != changed == after.job
+
+
 async def test_a_finished_job_says_so(sql, shards):
     await sql.add("a", shards([1]))
     await sql.queue.finish_job(A)
@@ -111,6 +120,7 @@ async def test_an_unknown_job_is_none_and_cannot_be_changed(sql, shards):
         sql.queue.add_shards(A, shards([1])),
         sql.queue.activate(A),
         sql.queue.set_details(A, {}),
+        sql.queue.set_job(Job(A)),
         sql.queue.reopen(A, only_failed=False),
         sql.queue.reject(A, []),
     ):

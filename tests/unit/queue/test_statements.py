@@ -25,6 +25,7 @@ def every_statement(now):
         "depth": statements.depth(now),
         "jobs_by_age": statements.jobs_by_age(),
         "set_details": statements.set_details(A, {}),
+        "set_settings": statements.set_settings(A, {}),
         "count": statements.count(A, rows=1),
         "set_status": statements.set_status(A, JobStatus.ACTIVE),
         "shard_of_row": statements.shard_of_row(A, 7),

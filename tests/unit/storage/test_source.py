@@ -64,6 +64,19 @@ def test_standard_input_is_written_to_the_state_directory(state_dir):
     assert source.fingerprint == Fingerprint(len(CONTENT), 0, sha256(CONTENT))
 
 
+@pytest.mark.parametrize("given", [None, b""], ids=["not given", "empty"])
+def test_standard_input_that_says_nothing_means_the_copy_of_the_earlier_run(state_dir, given):
+    first = prepare_source("-", state_dir, io.BytesIO(CONTENT))
+    stdin = None if given is None else io.BytesIO(given)
+    assert prepare_source("-", state_dir, stdin, expected=first.fingerprint) == first
+    assert first.path.read_bytes() == CONTENT
+
+
+def test_the_same_standard_input_may_be_given_again(state_dir):
+    first = prepare_source("-", state_dir, io.BytesIO(CONTENT))
+    assert prepare_source("-", state_dir, io.BytesIO(CONTENT), expected=first.fingerprint) == first
+
+
 def test_a_pipe_is_treated_like_standard_input(tmp_path, state_dir):
     path = tmp_path / "pipe"
     os.mkfifo(path)

@@ -154,7 +154,17 @@ def test_a_limit_cuts_structured_outputs_short():
     assert (choice["message"]["content"], choice["finish_reason"]) == ("unbe", "length")
 
 
-@pytest.mark.parametrize("constraint", [{"regex": "("}, {"json": "{"}, {"grammar": "root ::= x"}, {}])
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"regex": "("},
+        {"json": "{"},
+        {"grammar": "root ::= x"},
+        {"choice": []},
+        {"choice": ["a"], "regex": "a"},
+        {},
+    ],
+)
 def test_impossible_constraints_are_the_requests_fault(constraint):
     body = {"messages": [{"role": "user", "content": ""}], "structured_outputs": constraint}
     status, error = refusal("/v1/chat/completions", body)
@@ -195,7 +205,8 @@ def test_a_prompt_is_scored_by_echoing_it():
     assert lists["token_logprobs"][0] is None
     assert all(value <= 0 for value in lists["token_logprobs"][1:])
     assert lists["text_offset"] == [0, 4, 5, 10]
-    assert found["usage"]["completion_tokens"] == 0
+    assert found["usage"]["completion_tokens"] == 1, "vLLM generates a token that it does not show"
+    assert found["choices"][0]["prompt_logprobs"][0] is None
 
 
 def test_a_chat_is_scored_through_its_template():
@@ -311,31 +322,55 @@ def test_invalid_utf8_is_a_bad_request_on_every_route(route):
     ("route", "body"),
     [
         ("/v1/chat/completions", {"messages": []}),
-        ("/v1/completions", {"prompt": ""}),
+        ("/v1/completions", {"prompt": "a"}),
         ("/v1/responses", {"input": ""}),
-        ("/v1/embeddings", {"input": ""}),
-        ("/score", {"text_1": "", "text_2": ""}),
-        ("/rerank", {"query": "", "documents": []}),
-        ("/classify", {"input": ""}),
         ("/tokenize", {"prompt": ""}),
         ("/detokenize", {"tokens": []}),
     ],
 )
-def test_an_unknown_model_is_not_found_on_every_route(route, body):
+def test_an_unknown_model_is_not_found_on_every_route_of_text(route, body):
     status, error = refusal(route, {**body, "model": "nobody"})
     assert (status, error["type"], error["param"], error["code"]) == (404, "NotFoundError", "model", 404)
+    assert error["message"] == "The model `nobody` does not exist. Valid aliases: first, second."
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/v1/embeddings", {"input": ""}),
+        ("/pooling", {"input": ""}),
+        ("/score", {"text_1": "", "text_2": ""}),
+        ("/rerank", {"query": "", "documents": []}),
+        ("/classify", {"input": ""}),
+    ],
+)
+def test_an_unknown_model_is_not_found_on_every_route_that_pools(route, body):
+    status, error = refusal(route, {**body, "model": "nobody"})
+    assert (status, error["type"], error["param"], error["code"]) == (404, "NotFoundError", None, 404)
     assert error["message"] == "The model `nobody` does not exist."
 
 
-@pytest.mark.parametrize("more", [{"prompt": "word " * 65}, {"prompt": "word", "max_tokens": 64}])
-def test_what_exceeds_the_context_is_refused(more):
-    status, error = refusal("/v1/completions", more)
+def test_a_prompt_that_exceeds_the_context_is_refused():
+    status, error = refusal("/v1/completions", {"prompt": "word " * 65})
     assert (status, error["type"], error["param"]) == (400, "BadRequestError", "input_tokens")
     assert error["message"].startswith("This model's maximum context length is 64 tokens. However, ")
 
 
-def test_a_prompt_and_an_answer_that_just_fit_are_taken():
-    assert complete(prompt="word", max_tokens=63)["usage"]["prompt_tokens"] == 1
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+def test_a_limit_above_the_whole_context_is_refused(limit):
+    error = refusal("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], limit: 65})[1]
+    assert error["param"] == limit
+    assert error["message"].startswith(f"{limit}=65 cannot be greater than max_model_len=64.")
+
+
+def test_a_limit_above_what_the_prompt_leaves_is_cut_down():
+    choice = complete(prompt=tokens.encode(["a"] * 62), max_tokens=64)["choices"][0]
+    assert choice["finish_reason"] in ("stop", "length")
+    assert tokens.count(choice["text"]) <= 2
+
+
+def test_a_prompt_that_leaves_no_room_is_refused_by_the_limit_s_name():
+    assert refusal("/v1/completions", {"prompt": tokens.encode(["a"] * 64)})[1]["param"] == "max_tokens"
 
 
 def test_long_embeddings_are_refused():
@@ -344,7 +379,15 @@ def test_long_embeddings_are_refused():
 
 @pytest.mark.parametrize(
     ("more", "param"),
-    [({"temperature": -1}, "temperature"), ({"n": 0}, "n"), ({"max_tokens": -1}, "max_tokens")],
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 2}, "top_p"),
+        ({"n": 0}, None),
+        ({"n": 16_385}, None),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"logprobs": 21}, "logprobs"),
+    ],
 )
 def test_parameters_out_of_range_are_named(more, param):
     status, error = refusal("/v1/completions", {"prompt": "a", **more})
@@ -352,8 +395,16 @@ def test_parameters_out_of_range_are_named(more, param):
 
 
 def test_a_wrong_type_and_a_missing_field_are_named():
-    assert refusal("/v1/completions", {"prompt": "a", "temperature": "hot"})[1]["param"] == "temperature"
-    assert refusal("/v1/chat/completions", {})[1]["param"] == "messages"
+    assert refusal("/v1/completions", {"prompt": "a", "temperature": "hot"})[1]["param"] == "body.temperature"
+    assert refusal("/v1/chat/completions", {})[1]["param"] == "body.messages"
+    assert refusal("/v1/chat/completions", {"messages": [{}]})[1]["param"] == "body.messages.0.role"
+    assert refusal("/v1/completions", [1])[1]["param"] == "body"
+
+
+def test_a_completion_or_a_chat_of_nothing_is_refused():
+    assert refusal("/v1/completions", {})[1]["param"] == "prompt"
+    assert refusal("/v1/completions", {"prompt": ""})[1]["param"] == "prompt"
+    assert refusal("/v1/chat/completions", {"messages": []})[0] == 400
 
 
 def test_a_lone_surrogate_is_refused_by_the_tokeniser():

@@ -147,7 +147,7 @@ async def test_above_a_load_requests_are_turned_away(client, server):
     statuses = await asyncio.gather(*(post(client, server) for _ in range(4)))
     assert sorted(status for status, _ in statuses) == [200, 200, 429, 429]
     async with client.get(server.url + "/metrics") as response:
-        assert 'reason="queue_full"} 2' in await response.text()
+        assert 'reason="max_num_queued_reqs"} 2' in await response.text()
 
 
 async def test_health_can_be_slow_and_unwell(client, server):

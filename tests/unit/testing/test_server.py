@@ -70,9 +70,14 @@ async def test_version_and_load_are_told(client, server):
     assert await get(client, server, "/load") == (200, b'{"server_load":0}')
 
 
-@pytest.mark.parametrize("path", ["/", "/v1/tokenize", "/is_sleeping", CHAT])
+@pytest.mark.parametrize("path", ["/", "/v1/tokenize", "/is_sleeping"])
 async def test_what_is_not_there_is_404(client, server, path):
     assert (await get(client, server, path))[0] == 404
+
+
+async def test_a_route_asked_with_another_method_is_405(client, server):
+    assert (await get(client, server, CHAT))[0] == 405
+    assert (await post(client, server, "/health"))[0] == 405
 
 
 @pytest.mark.parametrize("path", ["/sleep", "/wake_up"])

@@ -284,6 +284,7 @@ def test_a_prompt_too_long_is_known_by_every_wording_in_both_shapes(shape, messa
     ("status", "fields"),
     [
         (400, {"param": "input_tokens"}),
+        (400, {"param": "input_text"}),
         (400, {"code": "context_length_exceeded"}),
         (400, {"type": "exceed_context_size_error"}),
         (500, {"type": "exceed_context_size_error"}),

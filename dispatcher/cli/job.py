@@ -1,0 +1,82 @@
+"""A job shown while it runs: its progress, its signals, its summary."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any, TextIO
+
+import uvloop
+from rich.console import Console
+
+from dispatcher.app.run import JobRun, Summary
+from dispatcher.cli import summary as summaries
+from dispatcher.cli.exits import Exit, exit_for, tell
+from dispatcher.cli.garbage import spare_loaded
+from dispatcher.cli.view import live_view, logged_progress
+from dispatcher.config import Config, load_config
+from dispatcher.errors import DispatcherError
+from dispatcher.storage.source import given_stdin
+from dispatcher.telemetry.logging import configure_logging
+
+
+def run_job(config_path: Path | None, overrides: Mapping[str, Any], input_name: str) -> Exit:
+    """Run one job with these settings, say what is wrong where it cannot be, and give the exit status."""
+    spare_loaded()
+    try:
+        config = load_config(config_path, overrides, os.environ)
+        return uvloop.run(_run(config, input_name))
+    except DispatcherError as error:
+        tell(error)
+        return exit_for(error)
+
+
+async def _run(config: Config, input_name: str) -> Exit:
+    return await show(JobRun(config, input_name, stdin=given_stdin()))
+
+
+async def show(job: JobRun) -> Exit:
+    """Run a job to its end, or until a signal, and show it meanwhile."""
+    config, console = job.config, Console(stderr=True)
+    _log_to(config, sys.stderr)
+    _stop_on_signals(job)
+    async with _shown(config, job, console):
+        summary = await job.execute()
+    _show_summary(config, summary, console)
+    return Exit(summary.exit_code)
+
+
+def _stop_on_signals(job: JobRun) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, job)
+
+
+def _stop(job: JobRun) -> None:
+    if not job.request_stop():
+        sys.stderr.write("dispatcher: stopped; run the same command to go on\n")
+        os._exit(Exit.RESUMABLE)  # a thread that waits for a pipe would hold up any gentler end
+
+
+def _log_to(config: Config, stream: TextIO) -> None:
+    level = "warning" if config.run.quiet else config.telemetry.log_level
+    configure_logging(config.telemetry.log_format, level, stream)
+
+
+def _shown(config: Config, job: JobRun, console: Console) -> AbstractAsyncContextManager[None]:
+    if config.run.quiet:
+        return nullcontext()
+    if console.is_terminal and config.telemetry.log_format == "console":
+        return live_view(job.snapshot, console, lambda stream: _log_to(config, stream))
+    return logged_progress(job.snapshot)
+
+
+def _show_summary(config: Config, summary: Summary, console: Console) -> None:
+    if config.telemetry.log_format == "json":
+        summaries.log(summary)
+    elif not config.run.quiet:
+        for line in summaries.lines(summary):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)

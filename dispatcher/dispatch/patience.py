@@ -1,0 +1,77 @@
+"""The shared queue as one node uses it: while it cannot be used, that is an obstacle and not an end."""
+
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from dispatcher.errors import LeaseLostError, QueueError, StorageError
+from dispatcher.model import Lease, NodeId, Tally
+from dispatcher.ports import Clock, Queue
+
+POLL_S = 1.0
+"""Between two looks for work in a queue that had none, unless it says sooner that it has."""
+RETRY_S = 2.0
+"""Pause after a failed statement: a full disk, a lost database."""
+
+T = TypeVar("T")
+
+
+class PatientQueue:
+    """A node's queue. Its failures are logged, kept as the `obstacle`, and answered as if there were no news.
+
+    A call that succeeds ends the obstacle.
+    """
+
+    def __init__(self, queue: Queue, node: NodeId, clock: Clock) -> None:
+        self.obstacle: str | None = None
+        """Why the queue cannot be used just now, or None."""
+        self._queue = queue
+        self._node = node
+        self._clock = clock
+        self._log = structlog.get_logger("dispatcher.node")
+
+    async def lease(self, want: int) -> Sequence[Lease]:
+        """Take shards for about `want` requests; none where there are none, or the queue fails."""
+        return await self._ask("lease", self._queue.lease(self._node, want)) or ()
+
+    async def renew(self, leases: Sequence[Lease]) -> Sequence[Lease]:
+        """Prolong these leases, and return those that are known to be lost."""
+        return await self._ask("renew", self._queue.renew(self._node, leases)) or ()
+
+    async def settle(self, lease: Lease, tally: Tally) -> None:
+        """Tell that a shard is finished, however long it cannot be told. Raises LeaseLostError."""
+        while not await self._ask("settle", self._settled(lease, tally)):
+            await self._clock.sleep(RETRY_S)
+
+    async def release(self, leases: Sequence[Lease]) -> None:
+        """Give shards back; where that fails, they are free when the leases expire."""
+        await self._ask("release", self._queue.release(self._node, leases))
+
+    async def drained(self) -> bool:
+        """Whether nothing is left for any node."""
+        depth = await self._ask("depth", self._queue.depth())
+        return depth is not None and depth.drained
+
+    async def wait(self) -> None:
+        """Return when there may be new work, when it is time to look, or to try again after a failure."""
+        if self.obstacle is None:
+            await self._queue.wait(POLL_S)
+        else:
+            await self._clock.sleep(RETRY_S)
+
+    async def _settled(self, lease: Lease, tally: Tally) -> bool:
+        await self._queue.settle(self._node, lease, tally)
+        return True
+
+    async def _ask(self, during: str, answer: Awaitable[T]) -> T | None:
+        try:
+            told = await answer
+        except LeaseLostError:
+            raise
+        except (QueueError, StorageError) as error:
+            self.obstacle = str(error)
+            self._log.error("queue_failed", during=during, error=str(error))
+            return None
+        self.obstacle = None
+        return told

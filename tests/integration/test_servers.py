@@ -1,0 +1,192 @@
+"""Servers that come, go, die, lie or are reached in odd ways, as the command tells of them."""
+
+import asyncio
+import ssl
+import subprocess
+import urllib.request
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+from commands import Commands, until
+from jobs import row, rows, sends
+from prometheus_client.parser import text_string_to_metric_families
+
+from dispatcher.testing.engine import EngineSettings
+from dispatcher.testing.faults import Die
+
+QUICK = {
+    "DISPATCHER_POOL__PROBE_INTERVAL_S": "0.1",
+    "DISPATCHER_POOL__READMIT_BACKOFF_MIN_S": "0.1",
+    "DISPATCHER_POOL__READMIT_BACKOFF_MAX_S": "0.2",
+    "DISPATCHER_POOL__SCRAPE_INTERVAL_S": "0.2",
+}
+SLOW = EngineSettings(max_sequences=8, decode_step_s=0.01)
+
+
+@asynccontextmanager
+async def proxy(server, prefix="", context=None):
+    """A gateway in front of a server: under a path, and behind TLS. Gives its URL."""
+    async with aiohttp.ClientSession() as session:
+
+        async def forward(request):
+            if not request.path.startswith(f"{prefix}/"):
+                return web.Response(status=404)
+            url = server.url + request.path.removeprefix(prefix)
+            async with session.request(request.method, url, data=await request.read()) as answer:
+                body = await answer.read()
+                return web.Response(status=answer.status, body=body, content_type=answer.content_type)
+
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", forward)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+            scheme = "https" if context else "http"
+            yield f"{scheme}://127.0.0.1:{runner.addresses[0][1]}{prefix}"
+        finally:
+            await runner.cleanup()
+
+
+def certificate(directory):
+    """A self-made certificate for this address, and its key."""
+    paths = directory / "cert.pem", directory / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+        + ["-addext", "subjectAltName=IP:127.0.0.1", "-out", paths[0], "-keyout", paths[1]],
+        check=True,
+        capture_output=True,
+    )
+    return paths
+
+
+async def scrape(port):
+    """The dispatcher's metrics: (name, labels in order) -> value."""
+    page = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/metrics")
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def _get(url):
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1"])
+async def test_a_path_prefix_is_kept(cli, job, server, suffix):
+    async with proxy(server, "/team/llm") as url:
+        done = await cli.run(*job.write([*rows(3), row(3, "/tokenize")]).argv(url + suffix))
+    assert done.status == 0, done.err
+    assert len(sends(server)) == 4
+
+
+async def test_tls_is_verified_against_the_certificates_of_the_environment(job, server, tmp_path):
+    """In interpreters of their own: these certificates are read when the program starts."""
+    cert, key = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    job.write(rows(3))
+    async with Commands(tmp_path) as cli, proxy(server, context=context) as url:
+        distrusted = await cli.run(*job.argv(url), "--wait-for-servers", 1)
+        trusted = await cli.run(*job.argv(url), env={"SSL_CERT_FILE": str(cert)})
+    assert distrusted.status == 3
+    assert "certificate" in distrusted.err.lower()
+    assert trusted.status == 0, trusted.err
+    assert len(sends(server)) == 3
+
+
+async def test_a_server_that_dies_and_comes_back_is_evicted_and_readmitted(cli, job, serve, unused_tcp_port):
+    port = unused_tcp_port
+    dying, steady = [await serve(engine=SLOW, answer_tokens=6) for _ in range(2)]
+    flags = ["--metrics-port", port, "--log-format", "json", "--concurrency", 8]
+    command = await cli.start(*job.write(rows(600)).argv(dying, steady), *flags, env=QUICK)
+    await until(lambda: len(sends(dying)) > 20)
+    assert (await scrape(port))["dispatcher_server_state", dying.url, "active"] == 1
+    await dying.die(Die(seconds=None))
+    await until(lambda: "server_evicted" in command.err)
+    during = await scrape(port)
+    assert during["dispatcher_server_state", dying.url, "active"] == 0
+    assert during["dispatcher_server_in_flight", dying.url] == 0
+    await dying.restart()
+    before = len(sends(dying))
+    await until(lambda: len(sends(dying)) > before)
+    after = await scrape(port)
+    done = await command.wait()
+    assert done.status == 0, done.err
+    evictions = sum(v for k, v in after.items() if k[:1] == ("dispatcher_evictions_total",) and dying.url in k)
+    assert evictions == 1
+    assert after["dispatcher_readmissions_total", dying.url] == 1
+    assert not [k for k in after if k[0] == "dispatcher_evictions_total" and steady.url in k]
+    assert len(job.ids) == 600
+
+
+@pytest.fixture
+def unused_tcp_port():
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+async def test_the_metrics_of_a_run_add_up(cli, job, serve, unused_tcp_port):
+    server = await serve(engine=SLOW, answer_tokens=4)
+    flags = ["--metrics-port", unused_tcp_port, "--concurrency", 4]
+    command = await cli.start(*job.write(rows(300)).argv(server), *flags)
+    await until(lambda: len(job.recorded()) > 30)
+    seen = await scrape(unused_tcp_port)
+    assert command.running
+    assert seen["dispatcher_server_limit", server.url] == 4
+    assert 0 < seen["dispatcher_outcomes_total", "success"] <= len(sends(server)) < 300
+    assert seen["dispatcher_attempts_total", server.url, "success"] >= seen["dispatcher_outcomes_total", "success"]
+    assert (await command.wait()).status == 0
+
+
+async def test_a_metrics_port_in_use_is_a_configuration_error(cli, job, server):
+    done = await cli.run(*job.write(rows(2)).argv(server), "--metrics-port", server.port)
+    assert done.status == 2
+    assert "telemetry.metrics_port" in done.err and str(server.port) in done.err
+    assert sends(server) == []
+
+
+async def test_no_reachable_server_is_said_within_seconds(cli, job):
+    command = await cli.start(*job.write(rows(2)).argv("http://127.0.0.1:9"), "--log-format", "json")
+    await until(lambda: "waiting_for_servers" in command.err, timeout_s=8)
+    assert "http://127.0.0.1:9" in command.err and "refused" in command.err.lower()
+    assert command.running
+
+
+async def test_a_model_that_no_server_lists_waits_and_says_so_while_the_rest_goes_on(cli, job, server):
+    job.write([*rows(5), row(5, model="absent")])
+    command = await cli.start(*job.argv(server), "--log-format", "json")
+    await until(lambda: len(job.recorded()) == 5)
+    await until(lambda: "waiting_for_servers" in command.err)
+    assert '"absent"' in command.err
+    assert command.running and len(sends(server)) == 5
+
+
+async def test_a_server_with_the_model_that_comes_later_takes_the_waiting_rows(cli, job, serve, tmp_path):
+    first = await serve()
+    listed = tmp_path / "servers.txt"
+    listed.write_text(f"{first.url}\n")
+    job.write([*rows(5), row(5, model="late")])
+    options = ["--servers-file", listed, "--log-format", "json"]
+    command = await cli.start("run", job.input, "-o", job.output, *options, env=QUICK)
+    await until(lambda: len(job.recorded()) == 5)
+    late = await serve(models=("late",))
+    listed.write_text(f"{late.url}\n")
+    done = await command.wait(25)
+    assert done.status == 0, done.err
+    assert sends(late) == ["row-00005"]
+    assert done.named("servers_file_changed")
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])
+async def test_proxies_of_the_environment_are_not_used(cli, job, server, variable):
+    done = await cli.run(*job.write(rows(3)).argv(server), env={variable: "http://127.0.0.1:9"}, timeout_s=10)
+    assert done.status == 0, done.err

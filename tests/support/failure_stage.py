@@ -1,0 +1,189 @@
+"""The stage for the failures from the field: fake servers over real HTTP, a job, and what was seen of both."""
+
+import asyncio
+import contextlib
+import json
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dispatcher.app.run import JobRun, Summary
+from dispatcher.config import load_config
+from dispatcher.results.verify import verify
+from dispatcher.testing import FakeServer, FakeServerSettings
+
+STALL_S, PROBE_S = 2.0, 0.2
+SETTINGS = {
+    "dispatch": {"request_timeout_s": 10, "max_attempts": 3},
+    "pool": {
+        "probe_interval_s": PROBE_S,
+        "probe_timeout_s": 1,
+        "scrape_interval_s": PROBE_S,
+        "stall_s": STALL_S,
+        "connect_timeout_s": 1,
+        "readmit_backoff_min_s": 0.2,
+        "readmit_backoff_max_s": 1,
+    },
+    "results": {"sync_s": 0.05},
+}
+
+
+@dataclass
+class Seen:
+    """One look at a server: when, in which state, with how many of our requests and permits."""
+
+    at: float
+    server: str
+    state: str
+    in_flight: int
+    limit: int
+    evictions: int
+
+
+@dataclass
+class Result:
+    """What a run came to."""
+
+    summary: Summary
+    successes: dict[str, dict]
+    errors: dict[str, dict]
+    seen: list[Seen] = field(default_factory=list)
+
+    def states(self, server: FakeServer) -> list[str]:
+        """The states that the server was seen in, one after the other."""
+        states = []
+        for look in self.seen:
+            if look.server == server.url and (not states or states[-1] != look.state):
+                states.append(look.state)
+        return states
+
+    def looks(self, server: FakeServer) -> list[Seen]:
+        """Every look at one server."""
+        return [look for look in self.seen if look.server == server.url]
+
+    def evictions(self, server: FakeServer) -> int:
+        """How often the server was evicted."""
+        return max((look.evictions for look in self.looks(server)), default=0)
+
+    def evicted_at(self, server: FakeServer) -> float:
+        """When the server was first seen evicted."""
+        return next(look.at for look in self.looks(server) if look.state == "evicted")
+
+    def code(self, row: str) -> str:
+        """A failed row's error code."""
+        return self.errors[row]["error"]["code"]
+
+    def attempts(self, row: str) -> int:
+        """What a row's provenance says of its sends."""
+        line = self.successes.get(row) or self.errors[row]
+        return line["provenance"]["attempts"]
+
+
+def line(number: int, *, url: str = "/v1/chat/completions", **body) -> str:
+    """One input line; the fake servers log it as `row-<number>`."""
+    content = body.pop("content", f"row-{number} what do you say?")
+    whole = {"model": "fake-model", "messages": [{"role": "user", "content": content}], **body}
+    return json.dumps({"custom_id": f"row-{number}", "method": "POST", "url": url, "body": whole})
+
+
+def rows(count: int) -> str:
+    """So many plain lines."""
+    return "".join(line(number) + "\n" for number in range(count))
+
+
+@asynccontextmanager
+async def fleet(count: int, settings: FakeServerSettings | None = None):
+    """So many fake servers."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(FakeServer(settings)) for _ in range(count)]
+
+
+def sends(*servers: FakeServer) -> Counter:
+    """How often each row reached the servers; canaries are not counted."""
+    return Counter(record.marker for server in servers for record in server.requests if record.marker)
+
+
+def merged(settings: dict) -> dict:
+    """The suggested test settings with these on top, section by section."""
+    sections = SETTINGS.keys() | settings.keys()
+    return {
+        name: {**SETTINGS.get(name, {}), **settings[name]}
+        if isinstance(settings.get(name), dict)
+        else settings.get(name, SETTINGS.get(name))
+        for name in sections
+    }
+
+
+class Stage:
+    """Runs jobs in a directory of their own and keeps what was seen."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.input = directory / "in.jsonl"
+        self.output = directory / "out.jsonl"
+        self.errors = directory / "out.errors.jsonl"
+        self.seen: list[Seen] = []
+
+    def job(self, servers: list[FakeServer], settings: dict, *, text: str | bytes | None = None) -> JobRun:
+        """A job over these servers; without a text, the input that is there already."""
+        if text is not None:
+            self.input.write_bytes(text.encode() if isinstance(text, str) else text)
+        overrides = merged(settings)
+        overrides.setdefault("servers", [server.url for server in servers])
+        overrides["run"] = {"output": str(self.output), "keep_state": True, **overrides.get("run", {})}
+        return JobRun(load_config(None, overrides, {}), str(self.input))
+
+    async def run(
+        self, servers: list[FakeServer], text: str | bytes | None, /, *, weather=None, within_s=40.0, **settings
+    ) -> Result:
+        """Run a job to its end while the weather does its worst; hold it to what holds for every job."""
+        job = self.job(servers, settings, text=text)
+        self.seen.clear()
+        helpers = [asyncio.create_task(self._watch(job))]
+        if weather is not None:
+            helpers.append(asyncio.create_task(weather(job)))
+        try:
+            async with asyncio.timeout(within_s):
+                summary = await job.execute()
+        finally:
+            await self._end(helpers)
+        return self._checked(summary)
+
+    async def _end(self, helpers) -> None:
+        for helper in helpers:
+            if helper.done():
+                helper.result()
+            helper.cancel()
+        for helper in helpers:
+            with contextlib.suppress(asyncio.CancelledError):
+                await helper
+
+    async def _watch(self, job: JobRun) -> None:
+        while True:
+            now = asyncio.get_running_loop().time()
+            for view in job.snapshot().servers:
+                seen = (view.server, view.state, view.in_flight, view.limit, view.evictions)
+                self.seen.append(Seen(now, *seen))
+            await asyncio.sleep(0.01)
+
+    def _checked(self, summary: Summary) -> Result:
+        assert all(view.in_flight == 0 for view in summary.snapshot.servers), "a permit was not given back"
+        errors = self.errors if self.errors.exists() else None
+        report = verify(self.input, self.output, errors, work_dir=self.directory)
+        assert report.ok, report.problems
+        return Result(summary, _lines(self.output), _lines(self.errors), list(self.seen))
+
+
+def _lines(path: Path) -> dict[str, dict]:
+    """A file's lines by custom_id, as a strict reader has them: split on the line feed alone."""
+    if not path.exists():
+        return {}
+    pieces = path.read_bytes().split(b"\n")
+    assert pieces.pop() == b""
+    found = [json.loads(piece, parse_constant=_no_constant) for piece in pieces]
+    return {each["custom_id"]: each for each in found}
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")

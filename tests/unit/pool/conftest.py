@@ -1,0 +1,109 @@
+import asyncio
+import heapq
+from random import Random
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dispatcher.config import PoolSettings
+from dispatcher.model import (
+    CanaryReport,
+    Health,
+    Judgement,
+    ProbeReport,
+    ServerId,
+    ServerSpec,
+    Verdict,
+)
+from dispatcher.pool.pool import AttemptEnd, Pool
+from dispatcher.pool.states import State
+from dispatcher.telemetry.metrics import Metrics
+
+UP = ProbeReport(Health.UP)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop whose time jumps to the next timer when nothing is ready, and that fails where none is left."""
+
+    def __init__(self):
+        super().__init__()
+        self._virtual_now = 0.0
+
+    def time(self):
+        return self._virtual_now
+
+    def _run_once(self):
+        while self._scheduled and self._scheduled[0].cancelled():
+            heapq.heappop(self._scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
+        if not self._ready:
+            assert self._scheduled, "deadlock: nothing will ever happen again"
+            self._virtual_now = max(self._virtual_now, self._scheduled[0].when())
+        super()._run_once()
+
+
+def pytest_asyncio_loop_factories(config, item):
+    return {"virtual": VirtualLoop}
+
+
+def spec(name, **fields):
+    return ServerSpec(ServerId(f"http://{name}"), f"http://{name}", **fields)
+
+
+class Fleet:
+    """A pool with a clock that the test moves, and shorthands for what happens to its servers."""
+
+    def __init__(self, **settings):
+        self.time = 100.0
+        self.registry = CollectorRegistry()
+        self.metrics = Metrics(self.registry)
+        self.pool = Pool(PoolSettings(**settings), self.metrics, lambda: self.time, Random(7))
+
+    def join(self, *names, **fields):
+        """These servers are all members; returns the new ones."""
+        return self.pool.set_members([spec(name, **fields) for name in names])
+
+    def admit(self, name="s", **report):
+        """A server that has passed its verification."""
+        known = [server.spec for server in self.pool.servers.values()]
+        (server,) = self.pool.set_members([*known, spec(name)])
+        self.pool.probed(server, UP)
+        self.verify(server, **report)
+        assert server.state is State.ACTIVE
+        return server
+
+    def verify(self, server, **report):
+        return self.pool.examined(server, ProbeReport(Health.UP, **report), CanaryReport())
+
+    def load(self, server, count=1):
+        for _ in range(count):
+            server.took(self.time)
+
+    def end(self, server, verdict, *, sent_at=None, model="m", repeated=False, **judgement):
+        """An attempt ended like this, its permit given back already."""
+        told = Judgement(verdict, message=verdict.value, **judgement)
+        sent = self.time if sent_at is None else sent_at
+        return self.pool.attempt_ended(server, AttemptEnd(told, sent, model, repeated))
+
+    def suspect(self, server):
+        self.end(server, Verdict.SERVER_FAULT)
+        assert server.state is State.SUSPECT
+
+    def evict(self, server):
+        self.end(server, Verdict.SERVER_FAULT, hard=True)
+        assert server.state is State.EVICTED
+
+    def series_of(self, server):
+        """Every sample that names this server."""
+        samples = [sample for family in self.registry.collect() for sample in family.samples]
+        return [sample for sample in samples if sample.labels.get("server") == server.spec.id]
+
+
+@pytest.fixture
+def fleet():
+    return Fleet()
+
+
+@pytest.fixture
+def make_fleet():
+    return Fleet

@@ -1,0 +1,185 @@
+import pytest
+
+from dispatcher.model import Telemetry
+from dispatcher.pool.limits import LIMIT_MAX, LIMIT_START, RAMP_START, FixedLimit, LearnedLimit
+
+LATE = 10_000.0
+IDLE = Telemetry(waiting=0.0)
+
+
+def permits(limit):
+    return limit.permits(LATE)
+
+
+def learned(value):
+    """A limit that its server's KV cache set to this number."""
+    limit = LearnedLimit()
+    limit.measured(Telemetry(waiting=0.0, kv_max_concurrency=value), 0)
+    return limit
+
+
+@pytest.mark.parametrize(("after_s", "most"), [(0, 8), (0.5, 11), (1, 16), (4, 128), (5, 256), (1e9, 256)])
+def test_an_admitted_server_starts_with_eight_permits_doubled_every_second(after_s, most):
+    limit = LearnedLimit()
+    limit.admitted(50.0)
+    assert limit.permits(50.0 + after_s) == most
+
+
+def test_a_server_that_comes_back_ramps_up_again():
+    limit = LearnedLimit()
+    assert permits(limit) == LIMIT_START
+    limit.admitted(LATE)
+    assert permits(limit) == RAMP_START
+
+
+@pytest.mark.parametrize("value", [1, 5, 64])
+def test_a_fixed_limit_wins_over_all_evidence_after_its_ramp(value):
+    limit = FixedLimit(value)
+    limit.admitted(50.0)
+    assert limit.permits(50.0) == min(value, RAMP_START)
+    limit.overloaded(0, 60.0, 60.0)
+    limit.measured(Telemetry(waiting=1e6, preemptions_total=9.0, kv_max_concurrency=1.0), value)
+    limit.measured(Telemetry(waiting=0.0, preemptions_total=99.0), value)
+    limit.completed()
+    assert permits(limit) == value
+
+
+def test_the_first_telemetry_lowers_the_start_to_what_the_kv_cache_holds():
+    assert permits(learned(37.5)) == 37
+
+
+def test_a_kv_cache_that_holds_more_does_not_raise_the_start():
+    assert permits(learned(5000.0)) == LIMIT_START
+
+
+def test_a_kv_cache_that_holds_less_than_one_request_leaves_one_permit():
+    assert permits(learned(0.2)) == 1
+
+
+def test_the_limit_grows_by_a_quarter_while_it_is_used_and_nothing_waits():
+    limit = learned(100.0)
+    limit.measured(IDLE, 90)
+    assert permits(limit) == 125
+
+
+def test_the_limit_holds_while_it_is_not_used():
+    limit = learned(100.0)
+    limit.measured(IDLE, 89)
+    assert permits(limit) == 100
+
+
+def test_the_limit_holds_at_a_short_waiting_queue():
+    limit = learned(100.0)
+    for _ in range(5):
+        limit.measured(Telemetry(waiting=10.0), 100)
+    assert permits(limit) == 100
+
+
+def test_the_limit_shrinks_at_a_long_waiting_queue():
+    limit = learned(100.0)
+    limit.measured(Telemetry(waiting=10.5), 100)
+    assert permits(limit) == 90
+
+
+def test_the_limit_shrinks_when_preemptions_rise_and_not_while_they_stand():
+    limit = learned(100.0)
+    limit.measured(Telemetry(waiting=1.0, preemptions_total=5.0), 0)
+    limit.measured(Telemetry(waiting=1.0, preemptions_total=5.0), 0)
+    assert permits(limit) == 100
+    limit.measured(Telemetry(waiting=1.0, preemptions_total=6.0), 0)
+    assert permits(limit) == 90
+
+
+def test_preemptions_that_a_restart_set_back_are_no_rise():
+    limit = learned(100.0)
+    limit.measured(Telemetry(waiting=1.0, preemptions_total=50.0), 0)
+    limit.measured(Telemetry(waiting=1.0, preemptions_total=0.0), 0)
+    assert permits(limit) == 100
+
+
+@pytest.mark.parametrize("telemetry", [Telemetry(), Telemetry(running=5.0, preemptions_total=7.0)])
+def test_absent_figures_are_not_zero_and_change_nothing(telemetry):
+    limit = learned(100.0)
+    limit.measured(telemetry, 100)
+    limit.measured(telemetry, 100)
+    assert permits(limit) == 100
+
+
+def test_growth_has_an_end():
+    limit = learned(100.0)
+    for _ in range(100):
+        limit.measured(IDLE, permits(limit))
+    assert permits(limit) == LIMIT_MAX
+
+
+def test_shrinking_leaves_one_permit():
+    limit = learned(100.0)
+    for _ in range(100):
+        limit.measured(Telemetry(waiting=1000.0), 1)
+    assert permits(limit) == 1
+
+
+@pytest.mark.parametrize("cuts", range(1, 45))
+def test_a_limit_grows_again_from_wherever_it_was_cut_to(cuts):
+    limit = learned(100.0)
+    for _ in range(cuts):
+        limit.measured(Telemetry(waiting=1000.0), 1)
+    before = permits(limit)
+    limit.measured(IDLE, before)
+    assert permits(limit) > before
+
+
+def test_an_overload_cuts_by_three_tenths():
+    limit = LearnedLimit()
+    limit.overloaded(255, 10.0, 11.0)
+    assert permits(limit) == int(256 * 0.7)
+
+
+def test_the_refusals_of_one_burst_cut_once():
+    limit = LearnedLimit()
+    for _ in range(50):
+        limit.overloaded(255, 10.0, 11.0)
+    assert permits(limit) == int(256 * 0.7)
+    limit.overloaded(255, 11.5, 12.0)
+    assert permits(limit) == int(256 * 0.7 * 0.7)
+
+
+def test_an_overload_leaves_no_more_than_the_server_kept():
+    limit = LearnedLimit()
+    for kept in range(63, 7, -1):
+        limit.overloaded(kept, 10.0, 11.0)
+    assert permits(limit) == 8
+
+
+def test_an_overload_with_nothing_else_in_flight_leaves_one_permit():
+    limit = LearnedLimit()
+    limit.overloaded(0, 10.0, 11.0)
+    assert permits(limit) == 1
+
+
+def test_refusals_settle_the_limit_near_what_the_server_takes():
+    takes, limit, seen = 8, LearnedLimit(), []
+    for second in range(200):
+        sent = permits(limit)
+        for refused in range(sent - takes):
+            limit.overloaded(sent - 1 - refused, second, second + 0.1)
+        for _ in range(min(sent, takes)):
+            limit.completed()
+        seen.append(permits(limit))
+    assert set(seen[20:]) <= {5, 6, 7, 8, 9}
+    assert 6.5 <= sum(seen[20:]) / 180 <= 8.5
+
+
+def test_successes_win_back_no_more_than_the_first_limit():
+    limit = LearnedLimit()
+    limit.overloaded(100, 10.0, 11.0)
+    for _ in range(100_000):
+        limit.completed()
+    assert permits(limit) == LIMIT_START
+
+
+def test_successes_do_not_move_a_limit_that_telemetry_leads():
+    limit = learned(10.0)
+    for _ in range(1000):
+        limit.completed()
+    assert permits(limit) == 10
