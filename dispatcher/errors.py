@@ -63,3 +63,11 @@ class StoppedError(DispatcherError):
 
 class IllegalTransitionError(AssertionError):
     """A server was asked to make a move that its state machine does not have: a defect of ours."""
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Of the errors that ended tasks together, the one that came first."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -27,6 +27,7 @@ from dispatcher.config import load_config
 from dispatcher.errors import InputError
 from dispatcher.model import Outcome, Request
 from dispatcher.request_line import LineFault, parse_request
+from dispatcher.telemetry.logging import keep_to_warnings
 
 RequestLike = Mapping[str, Any]
 """A request as in an OpenAI batch line: `custom_id`, `url`, `body`; `method` may be left out."""
@@ -62,13 +63,14 @@ class Dispatcher:
         self._fleet: Fleet
 
     async def __aenter__(self) -> Self:
+        keep_to_warnings()
         self._fleet = await self._stack.enter_async_context(open_fleet(self._config))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+        await self._stack.aclose()  # not told of the caller's error: a task group would wrap it in its own
 
     async def stream(
         self, requests: Iterable[RequestLike] | AsyncIterable[RequestLike]

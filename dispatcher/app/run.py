@@ -24,6 +24,7 @@ from dispatcher.errors import (
     StateError,
     StoppedError,
     StorageError,
+    first_of,
 )
 from dispatcher.ingest.payloads import FilePayloads
 from dispatcher.model import Tally
@@ -121,7 +122,7 @@ class JobRun:
                 )
                 summary = await self._run(opened)
         except* DispatcherError as group:
-            raise _first(group) from group
+            raise first_of(group) from group
         if summary.finished and summary.exit_code == 0 and not self.config.run.keep_state:
             await asyncio.to_thread(remove_state, self.files.state)
         return summary
@@ -256,12 +257,3 @@ def _from_thread(items: AsyncIterator[T], loop: asyncio.AbstractEventLoop) -> It
 
     while found := asyncio.run_coroutine_threadsafe(following(), loop).result():
         yield found[0]
-
-
-def _first(group: BaseExceptionGroup[DispatcherError]) -> DispatcherError:
-    """Of the errors that ended a run together, the one that came first."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, DispatcherError), "the group was filtered by this type"
-    return error

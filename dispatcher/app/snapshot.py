@@ -67,8 +67,9 @@ class Snapshot:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds until the last row at the present rate; None while there is no rate."""
-        return self.left / self.rows_per_s if self.rows_per_s > 0 else None
+        """Seconds until the last row at the present rate; None without a rate, or while rows are held up."""
+        held_up = self.obstacle is not None or self.waiting_for
+        return None if held_up or self.rows_per_s <= 0 else self.left / self.rows_per_s
 
 
 def view_server(server: Server, now: float) -> ServerView:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 from dispatcher.app.fleet import Fleet
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import LeaseLostError
+from dispatcher.errors import LeaseLostError, first_of
 from dispatcher.model import Job, JobId, Lease, Outcome, Request, Shard
 from dispatcher.queue.memory import MemoryQueue
 from dispatcher.results.memory import MemoryRecorder
@@ -74,6 +74,7 @@ class Stream:
                     yield outcome
             await working
         finally:
+            self._recorder.abandon()
             working.cancel()
             await asyncio.wait([working])
 
@@ -83,6 +84,8 @@ class Stream:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._produce(node), name="stream requests")
                 await node.run(until_drained=False)
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None  # the caller's own error must reach the caller as it is
         finally:
             self._recorder.end()
 

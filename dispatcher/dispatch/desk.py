@@ -36,7 +36,9 @@ from dispatcher.ports import Judge
 from dispatcher.telemetry.metrics import Metrics
 
 WINDOW_FACTOR = 2
-"""Requests kept in hand, ready or in flight, as a multiple of the servers' permits; more where they end fast (`Pace`)."""
+"""Requests kept in hand, ready or in flight, as a multiple of the servers' permits.
+
+More where requests end so fast that `Pace` asks for it."""
 WINDOW_MIN = 512
 WINDOW_BYTES_MAX = 256 * 2**20
 """Bodies that wait to be sent; past this nothing more is leased while anything is ready."""
@@ -83,7 +85,8 @@ class Desk:
         self.shards = ShardsInHand()
         self.backlog = Backlog()
         self.ceiling = ceiling
-        self.open: dict[ServerId, set[Attempt]] = {}
+        self.open: dict[ServerId, dict[Attempt, None]] = {}
+        """In order of sending: a set's order, and with it the order of resends, would differ from run to run."""
         self.in_flight = 0
         self.unrecorded = 0
         self.closed = False
@@ -204,7 +207,7 @@ class Desk:
         attempt = Attempt(item, server, now)
         server.took(now)
         self.in_flight += 1
-        self.open.setdefault(server.spec.id, set()).add(attempt)
+        self.open.setdefault(server.spec.id, {})[attempt] = None
         return attempt
 
     # Ends
@@ -215,7 +218,7 @@ class Desk:
         server.gave_back()
         self.in_flight -= 1
         self._pace.ended()
-        self.open[server.spec.id].discard(attempt)
+        del self.open[server.spec.id][attempt]
         if not self.open[server.spec.id]:  # servers come and go
             del self.open[server.spec.id]
         self._roomy[server.spec.id] = server

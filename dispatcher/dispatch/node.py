@@ -291,10 +291,7 @@ class Node:
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         self.progress.recorded(outcomes)
-        for outcome in outcomes:
-            model = outcome.provenance.model if outcome.provenance else None
-            self._world.metrics.outcome_recorded(outcome.code)
-            self._world.metrics.tokens(model, outcome.tokens)
+        self._world.metrics.outcomes_recorded(outcomes)
 
     def _settle_soon(self, shard: ShardInHand) -> None:
         """In a task of its own: neither the books nor the feeder may wait for a disk or a lost database."""

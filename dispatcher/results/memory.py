@@ -15,7 +15,8 @@ class MemoryRecorder:
     """Keeps outcomes until the consumer takes them. An outcome counts as recorded once it is taken.
 
     That is the back-pressure: a dispatcher does not run ahead of what is recorded. `append` never blocks and
-    drops nothing; while `capacity` or more outcomes wait for the consumer, `obstacle` says so.
+    drops nothing before `abandon`; while `capacity` or more outcomes wait for the consumer, `obstacle` says
+    so.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -24,6 +25,7 @@ class MemoryRecorder:
         self._waiting: deque[tuple[_OpenShard, Outcome]] = deque()
         self._changed = asyncio.Event()
         self._ended = False
+        self._abandoned = False
         self._mailbox = Mailbox()
 
     @property
@@ -45,6 +47,13 @@ class MemoryRecorder:
         self._ended = True
         self._changed.set()
 
+    def abandon(self) -> None:
+        """Say that no more outcomes will be taken: they are dropped, and nothing waits for a consumer."""
+        self._abandoned = True
+        self._waiting.clear()
+        for shard in self._shards.values():
+            shard.drained.set()
+
     async def open(self, lease: Lease, requests: Sequence[Request]) -> tuple[frozenset[int], Tally]:  # noqa: ARG002  Recorder's signature: there is no earlier run to compare with
         """Begin a shard, as Recorder says. Raises StateError where it is open."""
         if _key(lease) in self._shards:
@@ -54,6 +63,8 @@ class MemoryRecorder:
 
     def append(self, lease: Lease, outcome: Outcome) -> None:
         """Hand over an outcome of an open shard, as Recorder says."""
+        if self._abandoned:
+            return
         shard = self._shards[_key(lease)]
         shard.outcome_came()
         self._waiting.append((shard, outcome))

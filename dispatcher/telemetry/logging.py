@@ -45,13 +45,27 @@ def configure_logging(
     level = logging.getLevelNamesMapping()[log_level.upper()]
     renderer = _renderer(log_format, colors=stream.isatty())
     lines = cast("TextIO", _Lines(stream))
+    _configure(lines, renderer, level)
+    _adopt_libraries(lines, renderer, max(level, logging.WARNING))
+
+
+def keep_to_warnings() -> None:
+    """Where the host program has not set up structlog, write warnings and errors only, to standard error.
+
+    For the Python face: structlog's own default writes every debug line to standard output.
+    """
+    if not structlog.is_configured():
+        lines = cast("TextIO", _Lines(sys.stderr))
+        _configure(lines, _renderer("console", colors=sys.stderr.isatty()), logging.WARNING)
+
+
+def _configure(lines: TextIO, renderer: Processor, level: int) -> None:
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, *_processors(), redact, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(lines),
         cache_logger_on_first_use=False,
     )
-    _adopt_libraries(lines, renderer, max(level, logging.WARNING))
 
 
 def get_logger(part: str) -> FilteringBoundLogger:

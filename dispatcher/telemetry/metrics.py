@@ -4,13 +4,14 @@ Labels are bounded: servers by the pool, which forgets those that are gone; mode
 by enumerations.
 """
 
+import collections
 import importlib.metadata
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from dispatcher.model import ErrorCode, QueueDepth, Tokens, Verdict
+from dispatcher.model import Outcome, QueueDepth, Verdict
 from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
 
 MODELS_MAX = 64
@@ -63,19 +64,14 @@ class Metrics:
         self._servers.pop(server, None)
         self._server_families.forget(server)
 
-    def tokens(self, model: str | None, tokens: Tokens) -> None:
-        """A server counted these tokens for a request that it answered."""
-        series = self._model("unknown" if model is None else model)
-        series.prompt.inc(tokens.prompt)
-        series.completion.inc(tokens.completion)
-
-    def outcome_recorded(self, code: ErrorCode | None) -> None:
-        """A request has its final result: an error, or None for a success."""
-        result = "success" if code is None else code.value
-        series = self._outcomes.get(result)
-        if series is None:
-            series = self._outcomes[result] = self._fleet.outcomes.labels(result)
-        series.inc()
+    def outcomes_recorded(self, outcomes: Collection[Outcome]) -> None:
+        """These requests have their final results. Told together: every increment takes a lock."""
+        for code, count in collections.Counter(outcome.code for outcome in outcomes).items():
+            self._outcome("success" if code is None else code.value).inc(count)
+        for model, (prompt, completion) in _tokens_by_model(outcomes).items():
+            series = self._model(model)
+            series.prompt.inc(prompt)
+            series.completion.inc(completion)
 
     def queue_depth(self, depth: QueueDepth) -> None:
         """What the queue holds now."""
@@ -109,12 +105,29 @@ class Metrics:
             series = self._servers[server] = _ServerSeries(server, self._server_families)
         return series
 
+    def _outcome(self, result: str) -> Counter:
+        series = self._outcomes.get(result)
+        if series is None:
+            series = self._outcomes[result] = self._fleet.outcomes.labels(result)
+        return series
+
     def _model(self, model: str) -> "_ModelSeries":
         name = model if model in self._models or len(self._models) < MODELS_MAX else "other"
         series = self._models.get(name)
         if series is None:
             series = self._models[name] = _ModelSeries(name, self._fleet)
         return series
+
+
+def _tokens_by_model(outcomes: Collection[Outcome]) -> dict[str, tuple[int, int]]:
+    """Prompt and completion tokens; those of requests that named no model as `unknown`."""
+    totals: dict[str, tuple[int, int]] = {}
+    for outcome in outcomes:
+        named = outcome.provenance.model if outcome.provenance else None
+        model = "unknown" if named is None else named
+        prompt, completion = totals.get(model, (0, 0))
+        totals[model] = prompt + outcome.tokens.prompt, completion + outcome.tokens.completion
+    return totals
 
 
 class _ServerSeries:

@@ -81,9 +81,7 @@ class _Writer:
             f'block_size="{_BLOCK_TOKENS}",num_gpu_blocks="{held // _BLOCK_TOKENS}",'
             f'kv_cache_size_tokens="{held}",kv_cache_max_concurrency="{held / settings.max_model_len:.2f}"'
         )
-        self._family(
-            "vllm:cache_config_info", "gauge", [f"vllm:cache_config_info{{{labels},{self._labels}}} 1"]
-        )
+        self._family("vllm:cache_config_info", "gauge", [f'vllm:cache_config_info{{{labels},engine="0"}} 1'])
 
     def process(self, started_at: float) -> None:
         name = "process_start_time_seconds"

@@ -1,6 +1,7 @@
 """Answers that say no, as servers and the proxies before them are known to give them: ready-made faults."""
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from types import MappingProxyType
 
 from dispatcher.testing import refusals
@@ -20,9 +21,16 @@ def context_length(shape: ErrorShape = ErrorShape.NESTED) -> Respond:
 
 
 def queue_full(status: int = 503, retry_after_s: int | None = 1) -> Respond:
-    """503 or 429: the server's own queue is full (`--max-num-queued-reqs`)."""
+    """503: the server's own queue is full (`--max-num-queued-reqs`). Other servers say 429.
+
+    The words are those of vLLM's QueueOverflowError (its exceptions.py).
+    """
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
-    refusal = refusals.refusal("The request queue is full.", status=status, kind="QueueOverflowError")
+    message = (
+        "The engine is currently busy and cannot accept new requests. "
+        "Please try again later or on a different instance."
+    )
+    refusal = refusals.refusal(message, status=status, kind=HTTPStatus(status).phrase)
     return _refused(refusal, **headers)
 
 

@@ -41,7 +41,12 @@ def run_child(command: Sequence[str], rows: int, core: int, log: Path) -> Taken:
             stderr=output,
             preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  # no threads are here
         )
-        _, status, usage = os.wait4(child.pid, 0)
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
     seconds = time.perf_counter() - began
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode != 0:

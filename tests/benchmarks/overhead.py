@@ -6,6 +6,7 @@ Prints a table; see docs/benchmarks.md. Exits with 1 where a limit that was aske
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,7 @@ def main() -> None:
     if nginx_path() is None:
         sys.stdout.write("skipped: nginx is not installed (apt-get install nginx-light)\n")
         raise SystemExit(1 if os.environ.get("DISPATCHER_REQUIRE_SERVICES") else 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))  # and leave no server or dispatcher behind
     cores = sorted(os.sched_getaffinity(0))
     with (
         tempfile.TemporaryDirectory(prefix="dispatcher-overhead-") as name,

@@ -13,8 +13,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from real_rows import EMBEDDER, MODEL
 
-READY_S_MAX = 240.0
-"""A server alone is ready in 30 to 60 s; four at once share the cores of a small machine."""
+READY_S_MAX = 400.0
+"""A server alone is ready in 30 to 60 s; four at once, on two busy cores, have taken 200 s."""
 STOP_S_MAX = 15.0
 CONTEXT_TOKENS = 1024
 COMPLETE = ("stop", "length")

@@ -54,6 +54,10 @@ class Work:
         if self._down_since is None:
             self._down_since = now
 
+    def down_until(self, now: float) -> float:
+        """Seconds without a process up to a time: one that has not come back yet counts."""
+        return self.down_s + (0.0 if self._down_since is None else max(0.0, now - self._down_since))
+
     def came_up(self, now: float) -> None:
         """A new process began."""
         if self._down_since is not None:
@@ -88,7 +92,7 @@ class SimulatedServer:
         self.spoilt: Counter[int] = Counter()
         """Rows whose answers were spoilt, and how often: that is charged to them."""
         self.manners = Manners(health_s=plan.health_s)
-        self.models = plan.models
+        self.models = self._models_next = plan.models
         self.started_at = 0.0
         self.listening = False
         self.dying = False
@@ -241,12 +245,16 @@ class SimulatedServer:
             self._loop.call_later(back_after_s, self._rise, life)
 
     def restart(self, back_after_s: float, models: tuple[str, ...] | None = None) -> None:
-        """Gone at once, connections broken, and back as a new process; perhaps with other models."""
+        """Gone at once, connections broken, and back as a new process; perhaps with other models.
+
+        A process that is gone or going already will come back with these models.
+        """
+        self._models_next = models or self.plan.models
         if self.listening and not self.dying:
             life = self._end_process()
             self._close(life)
             self.reset_open()
-            self._loop.call_later(back_after_s, self._rise, life, models)
+            self._loop.call_later(back_after_s, self._rise, life)
 
     def stand_still(self, *, frozen: bool) -> None:
         """Freeze the engine, or let it go on."""
@@ -290,14 +298,14 @@ class SimulatedServer:
         if life == self._life:
             self.listening = self.dying = False
 
-    def _rise(self, life: int, models: tuple[str, ...] | None = None) -> None:
+    def _rise(self, life: int) -> None:
         if life != self._life:
             return
         now = self._loop.time()
         self._held.clear()
         self.reset_open()
         self.work.came_up(now)
-        self.models = models or self.plan.models
+        self.models = self._models_next
         self.started_at = now + 1.0  # a start time of 0 would not be one
         self._engine = Engine(self.plan.engine, now)
         if self.manners.frozen:

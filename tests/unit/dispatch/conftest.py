@@ -356,12 +356,12 @@ class Bench:
         assert self.node.progress.total.succeeded == self.rows
 
     async def assert_at_rest(self):
-        """Nothing is held: no permit, no request, no lease."""
+        """Nothing is held: no permit, no request, and no lease but those that are another's."""
         assert [server.in_flight for server in self.pool.servers.values()] == [0] * len(self.pool.servers)
         assert (self.desk.in_flight, self.desk.open) == (0, {})
         assert sum(server.open for server in self.network.servers.values()) == 0
         self.queue.broken = False
-        assert (await self.queue.depth()).shards_leased == len(self.queue.stolen)
+        assert (await self.queue.depth()).shards_leased <= len(self.queue.stolen)
 
 
 @pytest.fixture

@@ -169,6 +169,20 @@ def test_room_counts_what_is_in_flight(make_desk):
     assert bench.desk.room() == before
 
 
+def test_a_fast_fleet_has_two_seconds_of_work_in_hand(make_desk):
+    bench = make_desk()
+    bench.admit("a")
+    bench.admit_shard(count=WINDOW_MIN)
+    began = bench.time
+    while attempts := bench.send():
+        for attempt in attempts:
+            bench.end(attempt)
+    assert bench.desk.room() == WINDOW_MIN
+    bench.time = began + 1.0
+    bench.desk.look_everywhere()
+    assert bench.desk.room() == 2 * WINDOW_MIN
+
+
 def test_there_is_room_before_there_are_servers(make_desk):
     assert make_desk().desk.room() == WINDOW_MIN
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 import pytest
 
 from dispatcher.dispatch.node import TICK_S
-from dispatcher.errors import ServersUnavailableError
+from dispatcher.errors import LeaseLostError, ServersUnavailableError, StorageError
 from dispatcher.model import Answer, Break, BreakKind, ErrorCode, Health, Job, JobId, Shard
 from dispatcher.pool.states import Event, State
 
@@ -211,6 +211,7 @@ async def test_an_attempt_that_is_closed_before_its_task_first_ran_gives_its_per
         b.node._pump = pump_and_give_up
         await b.run()
         b.assert_answered_once()
+        assert all(at > 2 for at, _ in b.server("a").sent), "nothing went to it before it was readmitted"
 
 
 async def test_a_fault_of_this_machine_is_neither_charged_nor_the_servers(bench):
@@ -343,6 +344,69 @@ async def test_a_run_that_is_cancelled_in_any_turn_of_the_loop_leaves_nothing(be
             await running
 
 
+@pytest.mark.parametrize("how", ["cancel", "stop"])
+async def test_attempts_whose_tasks_never_run_give_their_permits_back(bench, how):
+    async with bench(rows=600, shard_size=600) as b:
+        b.recorder.obstacle = "no space left on device"
+        running = await started(b, 2)
+        b.recorder.obstacle = None
+        if how == "cancel":
+            running.cancel()
+        b.node.capacity_changed()
+        assert b.desk.in_flight > 0
+        if how == "stop":
+            b.node.stop()
+        with suppress(asyncio.CancelledError):
+            await running
+        assert b.network.sends() == []
+
+
+async def test_stop_does_not_wait_for_the_opening_of_all_that_was_leased(bench):
+    async with bench(rows=40) as b:
+        read = b.payloads.read
+
+        async def slow(lease):
+            await asyncio.sleep(1)
+            return await read(lease)
+
+        b.payloads.read = slow
+        running = await started(b, 0.5)
+        b.node.stop()
+        await running
+        assert asyncio.get_running_loop().time() < 1.1
+
+
+async def test_stop_does_not_wait_for_a_queue_that_cannot_be_told(bench):
+    async with bench(rows=4) as b:
+
+        async def broken(*_):
+            raise StorageError("out of reach")
+
+        b.queue.settle = broken
+        running = await started(b, 60)
+        assert b.node.obstacle == "out of reach"
+        began = asyncio.get_running_loop().time()
+        b.node.stop()
+        await running
+        assert asyncio.get_running_loop().time() - began < 0.1
+
+
+async def test_drain_waits_until_finished_shards_are_settled(bench):
+    async with bench(rows=4) as b:
+        settle = b.queue.settle
+
+        async def slow(*told):
+            await asyncio.sleep(5)
+            await settle(*told)
+
+        b.queue.settle = slow
+        running = await started(b, 2)
+        assert b.desk.unrecorded == 0
+        await b.node.drain()
+        await running
+        assert (await b.queue.depth()).shards_settled == 1
+
+
 async def test_capacity_that_changes_while_a_run_ends_starts_nothing(bench):
     async with bench(rows=200, shard_size=50) as b:
         running = await started(b, 3)
@@ -455,6 +519,26 @@ async def test_a_lease_that_is_lost_at_the_settling_is_let_go(bench):
         await running
 
 
+async def test_a_lease_that_is_lost_while_it_is_opened_is_not_taken_in_hand(bench):
+    async with bench(rows=8, lease_s=3.0) as b:
+        read, opened = b.payloads.read, []
+
+        async def slow(lease):
+            opened.append(lease)
+            await asyncio.sleep(5)
+            return await read(lease)
+
+        b.payloads.read = slow
+        running = await started(b, 0.5)
+        b.queue.stolen.update(opened)
+        await asyncio.sleep(9)
+        assert len(opened) > 1
+        assert b.desk.shards.get(opened[0]) is None
+        b.node.stop()
+        await running
+        assert not {index for _, index in b.network.sends()} & {0, 1, 2, 3}
+
+
 async def test_a_machine_that_slept_takes_its_own_shards_anew_and_answers_every_row(bench):
     async with bench(rows=20, lease_s=30.0, pool={"limit": 2}) as b:
         b.server("a").takes_s = b.server("b").takes_s = 10
@@ -467,6 +551,24 @@ async def test_a_machine_that_slept_takes_its_own_shards_anew_and_answers_every_
         b.assert_answered_once()
         assert (b.desk.unrecorded, len(b.desk.backlog)) == (0, 0)
         assert (await b.queue.depth()).drained
+
+
+async def test_a_shard_whose_requests_are_gone_is_let_go_and_the_rest_goes_on(bench):
+    async with bench(rows=8) as b:
+        read = b.payloads.read
+
+        async def forgetful(lease):
+            if lease.shard.number == 0:
+                b.queue.stolen.add(lease)
+                raise LeaseLostError("answered already")
+            return await read(lease)
+
+        b.payloads.read = forgetful
+        running = await started(b, 10)
+        assert sorted(b.outcomes()) == [4, 5, 6, 7]
+        assert not running.done()
+        b.node.stop()
+        await running
 
 
 # The recorder

@@ -315,6 +315,7 @@ async def test_a_server_that_leaves_while_it_backs_off_is_not_kept(watching):
         w.watch("s")
         await asyncio.sleep(1)
         w.die()
+        await asyncio.sleep(1)
         others = len(asyncio.all_tasks())
         w.watch()
         await asyncio.sleep(1)

@@ -346,6 +346,14 @@ def test_a_server_without_a_list_may_have_in_a_new_life_what_it_lacked(fleet):
     assert server.serves("m")
 
 
+def test_a_server_that_was_restarted_while_out_of_rotation_may_have_what_it_lacked(fleet):
+    server = fleet.admit(models={"m": "m"}, started_at=1.0)
+    fleet.end(server, Verdict.MISMATCH, model="m", code=ErrorCode.MODEL_NOT_FOUND)
+    fleet.verify(server, models={"m": "m"}, started_at=2.0)
+    assert server.state is State.ACTIVE
+    assert server.serves("m")
+
+
 def test_a_listing_server_serves_what_it_lists_and_any_unnamed_model(fleet):
     server = fleet.admit(models={"m": "m"})
     assert server.serves("m")

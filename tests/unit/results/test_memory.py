@@ -78,3 +78,16 @@ async def test_closing_waits_for_the_consumer(recorder, lease, samples):
     assert not closing.done()
     await anext(recorder.outcomes())
     await asyncio.wait_for(closing, 1)
+
+
+async def test_nothing_waits_for_a_consumer_that_has_left(recorder, lease, samples):
+    for index in range(3):
+        recorder.append(lease, samples.success(index))
+    closing = asyncio.create_task(recorder.close(lease))
+    await asyncio.sleep(0)
+    recorder.abandon()
+    recorder.append(lease, samples.success(3))
+    await asyncio.wait_for(closing, 1)
+    assert recorder.obstacle is None
+    recorder.end()
+    assert [outcome async for outcome in recorder.outcomes()] == []

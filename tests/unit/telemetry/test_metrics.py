@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dispatcher.model import ErrorCode, QueueDepth, Tokens, Verdict
+from dispatcher.model import NO_TOKENS, ErrorCode, Outcome, Provenance, QueueDepth, Tokens, Verdict
 from dispatcher.telemetry.metrics import MODELS_MAX, Metrics
 
 A, B = "http://a:8000", "http://b:8000"
@@ -25,6 +25,10 @@ def metrics(registry):
     return Metrics(registry)
 
 
+def outcome(*, code=None, model=None, tokens=NO_TOKENS):
+    return Outcome(0, "row-0", code, tokens=tokens, provenance=Provenance(A, model, None, 1, 0.5))
+
+
 def exercise(metrics):
     """Let everything happen once, on two servers."""
     for server in (A, B):
@@ -34,8 +38,7 @@ def exercise(metrics):
         metrics.server_evicted(server, "refused")
         metrics.server_readmitted(server)
         metrics.probe_ended(server, 0.02)
-    metrics.tokens("qwen", Tokens(10, 5))
-    metrics.outcome_recorded(None)
+    metrics.outcomes_recorded([outcome(model="qwen", tokens=Tokens(10, 5))])
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
@@ -129,8 +132,8 @@ def test_a_forgotten_server_that_comes_back_starts_anew(registry, metrics):
 
 def test_models_beyond_the_bound_are_counted_together(registry, metrics):
     for number in range(MODELS_MAX + 10):
-        metrics.tokens(f"model-{number}", Tokens(2, 1))
-    metrics.tokens("model-0", Tokens(2, 1))
+        metrics.outcomes_recorded([outcome(model=f"model-{number}", tokens=Tokens(2, 1))])
+    metrics.outcomes_recorded([outcome(model="model-0", tokens=Tokens(2, 1))])
     tokens = {
         (sample.labels["model"], sample.labels["kind"]): sample.value
         for family in registry.collect()
@@ -143,17 +146,26 @@ def test_models_beyond_the_bound_are_counted_together(registry, metrics):
 
 
 def test_tokens_of_an_unnamed_model_are_counted_as_unknown(registry, metrics):
-    metrics.tokens(None, Tokens(3, 4))
+    unsent = Outcome(1, "row-1", ErrorCode.POISON)
+    metrics.outcomes_recorded([outcome(tokens=Tokens(3, 4)), unsent])
     assert (
         registry.get_sample_value("dispatcher_tokens_total", {"model": "unknown", "kind": "completion"}) == 4
     )
 
 
+def test_tokens_of_outcomes_recorded_together_add_up_by_model(registry, metrics):
+    asked = [("m", Tokens(1, 10)), ("n", Tokens(2, 20)), ("m", Tokens(4, 40))]
+    metrics.outcomes_recorded([outcome(model=model, tokens=tokens) for model, tokens in asked])
+    found = {
+        (model, kind): registry.get_sample_value("dispatcher_tokens_total", {"model": model, "kind": kind})
+        for model in "mn"
+        for kind in ("prompt", "completion")
+    }
+    assert found == {("m", "prompt"): 5, ("m", "completion"): 50, ("n", "prompt"): 2, ("n", "completion"): 20}
+
+
 def test_outcomes_are_counted_by_error_code_or_as_success(registry, metrics):
-    metrics.outcome_recorded(None)
-    for code in ErrorCode:
-        metrics.outcome_recorded(code)
-        metrics.outcome_recorded(code)
+    metrics.outcomes_recorded([outcome(), *(outcome(code=code) for code in ErrorCode for _ in range(2))])
     value = registry.get_sample_value
     assert value("dispatcher_outcomes_total", {"result": "success"}) == 1
     assert {value("dispatcher_outcomes_total", {"result": str(code)}) for code in ErrorCode} == {2}

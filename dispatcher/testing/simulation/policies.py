@@ -1,0 +1,181 @@
+"""Ways to spread a job over a fleet: the dispatcher itself, and what people do without it, to compare with."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from random import Random
+
+from prometheus_client import CollectorRegistry
+
+from dispatcher.config import Config
+from dispatcher.dispatch.ceiling import Ceiling
+from dispatcher.dispatch.desk import Desk
+from dispatcher.dispatch.node import Node, World
+from dispatcher.dispatch.waiting import Waiting
+from dispatcher.model import Answer, Job, JobId, Lease, NodeId, Request, ServerId, ServerSpec, Shard
+from dispatcher.pool.monitor import Monitor
+from dispatcher.pool.pool import Pool
+from dispatcher.queue.memory import MemoryQueue
+from dispatcher.telemetry.metrics import Metrics
+from dispatcher.testing.simulation.counting import CountingRecorder
+from dispatcher.testing.simulation.rows import Rows
+from dispatcher.testing.simulation.servers import SimulatedServer
+from dispatcher.testing.simulation.virtual_loop import VirtualClock
+from dispatcher.testing.simulation.world import SimulatedProber, SimulatedTransport, Witness
+from dispatcher.vllm.verdicts import judge
+
+SHARD_SIZE = 256
+OPEN_MAX = 1_000_000
+RETRY_S = 1.0
+"""What the simple policies wait after an error before they try again."""
+TRIES_MAX = 10_000
+ATTEMPT_S_MAX = 600.0
+"""How long they wait for an answer: the default of OpenAI's client."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a policy is given."""
+
+    rows: Rows
+    servers: Mapping[ServerId, SimulatedServer]
+    specs: Sequence[ServerSpec]
+    witness: Witness
+    seed: int
+
+
+Policy = Callable[[Setting], Awaitable[None]]
+"""Sees every row answered, or failed, and returns."""
+
+
+async def dispatcher(setting: Setting) -> None:
+    """Ours: the real node, pool and queue with their defaults."""
+    config, clock = Config(), VirtualClock(asyncio.get_running_loop())
+    metrics = Metrics(CollectorRegistry())
+    pool = Pool(config.pool, metrics, clock.now, Random(setting.seed))
+    prober = SimulatedProber(setting.servers, setting.witness, config.pool.probe_timeout_s)
+    transport = SimulatedTransport(setting.servers, setting.rows, setting.witness)
+    payloads, recorder = _Payloads(setting.rows), CountingRecorder()
+    world = World(_queue(setting.rows, clock), payloads, recorder, transport, clock, metrics)
+    desk = Desk(pool, judge, config.dispatch, Ceiling(OPEN_MAX), metrics, clock.now)
+    async with asyncio.TaskGroup() as tasks:
+        monitor = Monitor(pool, prober, clock, metrics, tasks)
+        monitor.watch(setting.specs)
+        node = Node(NodeId("node"), world, desk, monitor, config.dispatch, config.queue, Waiting(None))
+        try:
+            await node.run(until_drained=True)
+        finally:
+            monitor.stop()
+
+
+def round_robin(limit: int) -> Policy:
+    """Each request to the next server in turn, with at most so many open at each."""
+
+    async def policy(setting: Setting) -> None:
+        turns = _Turns(len(setting.specs))
+        await _with_workers(setting, limit * len(setting.specs), turns.next, limit)
+
+    return policy
+
+
+def least_outstanding(limit: int) -> Policy:
+    """Each request to the server with the fewest open, with at most so many at each."""
+
+    async def policy(setting: Setting) -> None:
+        open_ = [0] * len(setting.specs)
+        await _with_workers(setting, limit * len(setting.specs), lambda: open_.index(min(open_)), limit, open_)
+
+    return policy
+
+
+def batch_per_slot(size: int, slots: int) -> Policy:
+    """Batches of so many, so many at a time at each server; a slot is held until its slowest row returns."""
+
+    async def policy(setting: Setting) -> None:
+        batches = iter(range(0, setting.rows.plan.rows, size))
+
+        async def work(place: int) -> None:
+            for first in batches:
+                last = min(first + size, setting.rows.plan.rows)
+                async with asyncio.TaskGroup() as batch:
+                    for index in range(first, last):
+                        batch.create_task(_until_answered(setting, index, lambda: place))
+
+        async with asyncio.TaskGroup() as workers:
+            for place in range(len(setting.specs)):
+                for _ in range(slots):
+                    workers.create_task(work(place))
+
+    return policy
+
+
+class _Turns:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._turn = -1
+
+    def next(self) -> int:
+        self._turn = (self._turn + 1) % self._count
+        return self._turn
+
+
+async def _with_workers(
+    setting: Setting, workers: int, choose: Callable[[], int], limit: int, open_: list[int] | None = None
+) -> None:
+    """So many workers take row after row in order."""
+    indexes = iter(range(setting.rows.plan.rows))
+    permits = [asyncio.Semaphore(limit) for _ in setting.specs]
+    counts = open_ if open_ is not None else [0] * len(setting.specs)
+
+    async def work() -> None:
+        for index in indexes:
+            await _until_answered(setting, index, choose, permits, counts)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(workers, setting.rows.plan.rows)):
+            group.create_task(work())
+
+
+async def _until_answered(
+    setting: Setting,
+    index: int,
+    choose: Callable[[], int],
+    permits: Sequence[asyncio.Semaphore] = (),
+    counts: list[int] | None = None,
+) -> None:
+    """Try until there is an answer, at the server chosen anew each time."""
+    transport = SimulatedTransport(setting.servers, setting.rows, setting.witness)
+    request, tries = setting.rows.request(index), 0
+    while tries < TRIES_MAX:
+        place = choose()
+        tries += 1
+        if counts is not None:
+            counts[place] += 1
+        try:
+            async with permits[place] if permits else nullcontext():
+                ending = await transport.send(setting.specs[place], request, "", ATTEMPT_S_MAX)
+        finally:
+            if counts is not None:
+                counts[place] -= 1
+        if isinstance(ending, Answer) and ending.status in (200, 400):
+            return
+        await asyncio.sleep(RETRY_S)
+
+
+class _Payloads:
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    async def read(self, lease: Lease) -> Sequence[Request]:
+        first = lease.shard.first_index
+        return [self._rows.request(index) for index in range(first, first + lease.shard.count)]
+
+
+def _queue(rows: Rows, clock: VirtualClock) -> MemoryQueue:
+    queue, job = MemoryQueue(clock), Job(JobId("rehearsal"))
+    for number, first in enumerate(range(0, rows.plan.rows, SHARD_SIZE)):
+        count = min(SHARD_SIZE, rows.plan.rows - first)
+        queue.add(job, Shard(number, first, count, first, count))
+    queue.close()
+    return queue

@@ -1,0 +1,131 @@
+"""Bad worlds that take their time: nobody answers, the disk is full, the list of servers changes."""
+
+import os
+import subprocess
+from contextlib import contextmanager
+
+import pytest
+from commands import until
+from jobs import row, rows, sends
+
+from dispatcher.testing.engine import EngineSettings
+
+SLOW = EngineSettings(max_sequences=8, decode_step_s=0.01)
+
+
+@contextmanager
+def mounted(path, *options):
+    """A tmpfs, for as long as the context is open."""
+    path.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", path]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        reason = f"cannot mount a tmpfs: {done.stderr.decode().strip()}"
+        if os.environ.get("DISPATCHER_REQUIRE_SERVICES") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+async def test_waiting_for_servers_and_progress_are_said_every_ten_seconds(cli, job):
+    command = await cli.start(*job.write(rows(2)).argv("http://127.0.0.1:9"), "--log-format", "json")
+    await until(lambda: command.err.count('"waiting_for_servers"') >= 3, timeout_s=40)
+    await command.kill()
+    done = await command.wait()
+    waits = [entry["seconds"] for entry in done.named("waiting_for_servers")]
+    assert waits[0] < 5
+    assert all(9 <= later - earlier <= 14 for earlier, later in zip(waits, waits[1:], strict=False))
+    assert {"rows", "in_flight", "left", "rows_per_s", "eta_s", "servers"} <= done.named("progress")[0].keys()
+
+
+async def test_a_changed_servers_file_brings_servers_in_and_lets_others_drain(cli, job, serve, tmp_path):
+    first, second = [await serve(engine=SLOW, answer_tokens=30) for _ in range(2)]
+    listed = tmp_path / "servers.txt"
+    listed.write_text(f"{first.url}\n")
+    options = ["--servers-file", listed, "--concurrency", 8, "--log-format", "json"]
+    command = await cli.start("run", job.write(rows(600)).input, "-o", job.output, *options)
+    await until(lambda: len(sends(first)) > 16)
+    listed.write_text(f"{second.url}\n")
+    await until(lambda: sends(second), timeout_s=30)
+    await until(lambda: first.in_flight == 0, timeout_s=30)
+    last = len(sends(first))
+    done = await command.wait(60)
+    assert done.status == 0, done.err
+    assert len(sends(first)) == last
+    assert first.disconnects == 0
+    assert len(sends(first, second)) == 600
+    assert done.named("servers_file_changed")
+
+
+async def test_a_server_with_the_model_that_comes_later_takes_the_waiting_rows(cli, job, serve, tmp_path):
+    first = await serve()
+    listed = tmp_path / "servers.txt"
+    listed.write_text(f"{first.url}\n")
+    job.write([*rows(5), row(5, model="late")])
+    options = ["--servers-file", listed, "--log-format", "json"]
+    command = await cli.start("run", job.input, "-o", job.output, *options)
+    await until(lambda: len(job.recorded()) == 5)
+    late = await serve(models=("late",))
+    listed.write_text(f"{first.url}\n{late.url}\n")
+    done = await command.wait(40)
+    assert done.status == 0, done.err
+    assert sends(late) == ["row-00005"]
+
+
+async def test_a_full_disk_pauses_the_job_until_there_is_space(cli, job, serve, tmp_path):
+    server = await serve(engine=SLOW, answer_tokens=4)
+    with mounted(tmp_path / "small", "size=4m") as small:
+        job.state = small / "state"
+        job.write(rows(1500))
+        options = ["--state-dir", job.state, "--concurrency", 8, "--log-format", "json"]
+        command = await cli.start(*job.argv(server), *options)
+        await until(lambda: len(job.recorded()) > 20)
+        _fill(small / "ballast")
+        await until(lambda: "No space left" in command.err, timeout_s=30)
+        await until(lambda: server.in_flight == 0)
+        paused = len(sends(server))
+        recorded = len(job.recorded())
+        await until(lambda: command.err.count('"progress"') >= 2, timeout_s=40)
+        assert len(sends(server)) == paused < 1500
+        (small / "ballast").unlink()
+        done = await command.wait(60)
+        assert done.status == 0, done.err
+    assert recorded <= paused
+    assert len(sends(server)) == 1500
+    assert len(job.ids) == 1500
+    assert (await cli.run("verify", job.input, job.output)).status == 0
+
+
+def _fill(path):
+    with path.open("wb") as ballast, pytest.raises(OSError, match="No space"):
+        for _ in range(10_000):
+            ballast.write(b"x" * 4096)
+            ballast.flush()
+
+
+async def test_an_output_on_a_full_disk_loses_nothing(cli, job, server, tmp_path):
+    with mounted(tmp_path / "small", "size=64k") as small:
+        job.output = small / "out.jsonl"
+        options = ["--state-dir", tmp_path / "state"]
+        full = await cli.run(*job.write(rows(300)).argv(server), *options)
+        assert full.status == 3, full.err
+        assert str(job.output) in full.err and "No space left" in full.err
+        assert not job.output.exists()
+        sent = len(sends(server))
+        subprocess.run(["mount", "-o", "remount,size=4m", small], check=True)
+        done = await cli.run(*job.argv(server), *options)
+        assert done.status == 0, done.err
+        assert len(sends(server)) == sent == 300
+        assert len(job.ids) == 300
+
+
+async def test_a_read_only_output_directory_is_told_before_anything_is_sent(cli, job, server, tmp_path):
+    with mounted(tmp_path / "sealed", "ro") as sealed:
+        job.output = sealed / "out.jsonl"
+        done = await cli.run(*job.write(rows(3)).argv(server), "--state-dir", tmp_path / "state")
+        assert done.status == 3
+        assert str(sealed) in done.err
+    assert sends(server) == []
