@@ -33,7 +33,8 @@ def check(
     for line in lines(report):
         sys.stdout.write(f"{line}\n")
     if report.rejected:
-        tell(InputError(f"{count(report.rejected)} lines are no requests:", report.faults, report.rejected))
+        lines_are = "line is no request" if report.rejected == 1 else "lines are no requests"
+        tell(InputError(f"{count(report.rejected)} {lines_are}:", report.faults, report.rejected))
     raise typer.Exit(Exit.USAGE if report.rejected else Exit.DONE)
 
 

@@ -83,7 +83,8 @@ def summary_lines(went: Rehearsal) -> Iterator[str]:
     uses = went.servers
     gpu_s = sum(use.up_s + use.down_s for use in uses)
     lost_s, down_s = sum(use.lost_s for use in uses), sum(use.down_s for use in uses)
-    yield f"makespan     {duration(went.makespan_s)} for {counted(went.rows)} rows, {rate(went.rows_per_s)} rows/s"
+    pace = rate(went.rows_per_s)
+    yield f"makespan     {duration(went.makespan_s)} for {counted(went.rows)} rows, {pace} rows/s"
     yield f"ideal        {duration(went.ideal_s)}: {share(went.ideal_s, went.makespan_s)} of the makespan"
     yield f"servers      {rate(gpu_s / _HOUR)} server hours in all"
     deaths = sum(use.deaths for use in uses)
@@ -92,7 +93,7 @@ def summary_lines(went: Rehearsal) -> Iterator[str]:
         f"{rate(lost_s / _HOUR)} spent on answers that were lost; {counted(went.sends - went.rows)} resends"
     )
     if went.rows_per_s > NODE_ROWS_PER_S:
-        yield f"note         more than one dispatcher process can send (about {counted(NODE_ROWS_PER_S)} rows/s)"
+        yield f"note         one dispatcher process sends about {counted(NODE_ROWS_PER_S)} rows/s at most"
 
 
 def _table(uses: Sequence[ServerUse]) -> Table:

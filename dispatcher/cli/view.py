@@ -1,6 +1,7 @@
 """The progress of a run: a live view on a terminal, a log line every ten seconds elsewhere."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TextIO, cast
@@ -57,15 +58,14 @@ class RateMeter:
 
 
 class _Above:
-    """A stream whose lines appear above the live view."""
+    """A stream of whole lines that appear above the live view."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def write(self, text: str) -> int:
-        self._console.print(Text.from_ansi(text), end="", soft_wrap=True)
-        if text.endswith("\n"):
-            self._console.print()
+        # In one print: the view is drawn right after it, and must begin on a line of its own.
+        self._console.print(Text.from_ansi(text.removesuffix("\n")), soft_wrap=True)
         return len(text)
 
     def flush(self) -> None:
@@ -134,8 +134,7 @@ def render(snapshot: Snapshot, rates: dict[str, float]) -> RenderableType:
     parts: list[RenderableType] = [_headline(snapshot)]
     if snapshot.rows:
         done = snapshot.done.succeeded + snapshot.done.failed
-        parts.append(ProgressBar(total=snapshot.rows, completed=done, width=60))
-        parts.append(_counts(snapshot))
+        parts += [_bar(done, snapshot.rows), _counts(snapshot), _rates(snapshot)]
     if snapshot.obstacle:
         parts.append(Text(f"cannot record: {snapshot.obstacle}", style="bold red"))
     if snapshot.waiting_for:
@@ -143,6 +142,7 @@ def render(snapshot: Snapshot, rates: dict[str, float]) -> RenderableType:
         parts.append(Text(f"waiting for a server that serves {wanted}", style="bold yellow"))
     if snapshot.servers:
         parts.append(_servers(snapshot, rates))
+    parts.append(Text(""))  # the cursor's line: an echoed ^C would wrap a full one, and the view lose count
     return Group(*parts)
 
 
@@ -154,26 +154,38 @@ def _headline(snapshot: Snapshot) -> Text:
     return text
 
 
+def _bar(done: int, rows: int) -> RenderableType:
+    """On a line of its own, which a bare ProgressBar does not end."""
+    line = Table.grid()
+    line.add_row(ProgressBar(total=rows, completed=done, width=60))
+    return line
+
+
 def _counts(snapshot: Snapshot) -> Text:
     failed = snapshot.done.failed
     text = Text(f"{count(snapshot.done.succeeded)} done, ")
     text.append(f"{count(failed)} failed", style="red" if failed else "")
-    text.append(f", {count(snapshot.in_flight)} in flight, {count(snapshot.left)} left   ")
-    text.append(f"{rate(snapshot.rows_per_s)} rows/s, {rate(snapshot.tokens_per_s)} tokens/s   ")
-    text.append(f"ETA {duration(snapshot.eta_s)}")
+    text.append(f", {count(snapshot.in_flight)} in flight, {count(snapshot.left)} left")
     return text
 
 
+def _rates(snapshot: Snapshot) -> Text:
+    rates = f"{rate(snapshot.rows_per_s)} rows/s, {rate(snapshot.tokens_per_s)} tokens/s"
+    return Text(f"{rates}, ETA {duration(snapshot.eta_s)}")
+
+
 def _servers(snapshot: Snapshot, rates: dict[str, float]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("server", "state", "in flight", "rows/s", "rows", "last fault"):
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    for title in ("server", "state", "in flight", "rows/s", "rows"):
         right = title in ("in flight", "rows/s", "rows")
         table.add_column(title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
+    table.add_column("last fault", ratio=1, no_wrap=True, overflow="ellipsis")  # gets what the others leave
     shown = sorted(snapshot.servers, key=lambda view: (view.state == "active", view.server))
     for view in sorted(shown[:SERVERS_SHOWN_MAX], key=lambda view: view.server):
         table.add_row(*_server_cells(view, rates.get(view.server, 0.0)))
-    if len(shown) > SERVERS_SHOWN_MAX:
-        table.add_row(f"and {len(shown) - SERVERS_SHOWN_MAX} more, all active")
+    if rest := Counter(view.state for view in shown[SERVERS_SHOWN_MAX:]):
+        states = ", ".join(f"{number} {state}" for state, number in sorted(rest.items()))
+        table.add_row(f"and {rest.total()} more:", states)
     return table
 
 

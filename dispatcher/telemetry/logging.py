@@ -106,7 +106,7 @@ def _renderer(log_format: Literal["console", "json"], *, colors: bool) -> Proces
     if log_format == "json":
         return structlog.processors.JSONRenderer()
     return structlog.dev.ConsoleRenderer(
-        colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0
+        colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0, sort_keys=False
     )
 
 

@@ -1,5 +1,6 @@
 """Bad worlds that take their time: nobody answers, the disk is full, the list of servers changes."""
 
+import itertools
 import os
 import subprocess
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ def mounted(path, *options):
         subprocess.run(["umount", "-l", path], check=True)
 
 
+def _enlarge(path):
+    subprocess.run(["mount", "-o", "remount,size=4m", path], check=True)
+
+
 async def test_waiting_for_servers_and_progress_are_said_every_ten_seconds(cli, job):
     command = await cli.start(*job.write(rows(2)).argv("http://127.0.0.1:9"), "--log-format", "json")
     await until(lambda: command.err.count('"waiting_for_servers"') >= 3, timeout_s=40)
@@ -37,7 +42,7 @@ async def test_waiting_for_servers_and_progress_are_said_every_ten_seconds(cli, 
     done = await command.wait()
     waits = [entry["seconds"] for entry in done.named("waiting_for_servers")]
     assert waits[0] < 5
-    assert all(9 <= later - earlier <= 14 for earlier, later in zip(waits, waits[1:], strict=False))
+    assert all(9 <= later - earlier <= 14 for earlier, later in itertools.pairwise(waits))
     assert {"rows", "in_flight", "left", "rows_per_s", "eta_s", "servers"} <= done.named("progress")[0].keys()
 
 
@@ -100,10 +105,13 @@ async def test_a_full_disk_pauses_the_job_until_there_is_space(cli, job, serve, 
 
 
 def _fill(path):
-    with path.open("wb") as ballast, pytest.raises(OSError, match="No space"):
-        for _ in range(10_000):
-            ballast.write(b"x" * 4096)
-            ballast.flush()
+    with path.open("wb", buffering=0) as ballast, pytest.raises(OSError, match="No space"):
+        _write_for_ever(ballast)
+
+
+def _write_for_ever(file):
+    for _ in range(10_000):
+        file.write(b"x" * 4096)
 
 
 async def test_an_output_on_a_full_disk_loses_nothing(cli, job, server, tmp_path):
@@ -112,10 +120,11 @@ async def test_an_output_on_a_full_disk_loses_nothing(cli, job, server, tmp_path
         options = ["--state-dir", tmp_path / "state"]
         full = await cli.run(*job.write(rows(300)).argv(server), *options)
         assert full.status == 3, full.err
-        assert str(job.output) in full.err and "No space left" in full.err
+        assert str(job.output) in full.err
+        assert "No space left" in full.err
         assert not job.output.exists()
         sent = len(sends(server))
-        subprocess.run(["mount", "-o", "remount,size=4m", small], check=True)
+        _enlarge(small)
         done = await cli.run(*job.argv(server), *options)
         assert done.status == 0, done.err
         assert len(sends(server)) == sent == 300

@@ -29,7 +29,8 @@ async def test_a_damaged_archive_is_refused_and_nothing_is_sent(cli, job, server
     packed = tmp_path / "in.jsonl.gz"
     packed.write_bytes(gzip.compress(lines(rows(9)).encode())[:-9])
     done = await cli.run(*job.argv(server, input=packed))
-    assert done.status == 2 and str(packed) in done.err
+    assert done.status == 2
+    assert str(packed) in done.err
     assert sends(server) == []
 
 
@@ -63,7 +64,8 @@ async def test_another_pipe_is_refused(cli, job, server, tmp_path):
     await first.kill()
     (tmp_path / "other").write_text(lines(rows(10)))
     done = await cli.run(*job.argv(server, input="-"), stdin=tmp_path / "other")
-    assert done.status == 2 and "not the input" in done.err
+    assert done.status == 2
+    assert "not the input" in done.err
 
 
 async def test_no_standard_input_and_no_earlier_run_is_told(cli, job, server):
@@ -94,7 +96,8 @@ async def test_a_long_line_is_answered(cli, job, serve):
 @pytest.mark.parametrize("name", ["absent.jsonl", "."])
 async def test_an_input_that_is_no_file_is_named(cli, job, server, name):
     done = await cli.run(*job.argv(server, input=name))
-    assert done.status == 2 and name in done.err
+    assert done.status == 2
+    assert name in done.err
     assert not job.state.exists()
 
 
@@ -110,7 +113,7 @@ async def test_a_terminated_read_of_a_pipe_that_does_not_end_leaves_no_job_behin
     try:
         command = await cli.start(*job.argv(server, input="-"), stdin=tmp_path / "pipe")
         os.write(keep_open, lines(rows(3)).encode())
-        await until(lambda: job.state.exists())
+        await until(job.state.exists)
         command.send(signal.SIGTERM)
         await until(lambda: "stopping" in command.err)
         command.send(signal.SIGTERM)

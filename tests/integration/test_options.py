@@ -37,7 +37,8 @@ async def test_servers_file_adds_the_servers_it_lists(cli, job, serve, tmp_path)
     (tmp_path / "servers.txt").write_text(f"# ours\n{listed.url}\n")
     done = await cli.run(*job.write(rows(40)).argv(flag), "--servers-file", tmp_path / "servers.txt")
     assert done.status == 0, done.err
-    assert sends(flag) and sends(listed)
+    assert sends(flag)
+    assert sends(listed)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +76,18 @@ async def test_the_api_key_is_sent_and_never_shown(cli, job, serve, tmp_path, wa
 async def test_without_its_api_key_a_server_gets_no_row(cli, job, serve):
     server = await serve(api_key="right")
     done = await cli.run(
-        *job.write(rows(2)).argv(server), "--api-key", "wrong", "--wait-for-servers", 0.5, "--log-format", "json"
+        *job.write(rows(2)).argv(server),
+        "--api-key",
+        "wrong",
+        "--wait-for-servers",
+        0.5,
+        "--log-format",
+        "json",
     )
     assert done.status == 3
     assert sends(server) == []
-    assert "mismatched" in done.err and "401" in done.err
+    assert "mismatched" in done.err
+    assert "401" in done.err
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -111,7 +119,9 @@ async def test_request_timeout_bounds_an_attempt(cli, job, server):
 
 
 async def test_wait_for_servers_bounds_the_waiting(cli, job):
-    done = await cli.run(*job.write(rows(2)).argv("http://127.0.0.1:9"), "--wait-for-servers", 1, timeout_s=10)
+    done = await cli.run(
+        *job.write(rows(2)).argv("http://127.0.0.1:9"), "--wait-for-servers", 1, timeout_s=10
+    )
     assert done.status == 3
     assert "no server" in done.err.lower()
     assert job.state.exists()
@@ -154,25 +164,28 @@ async def test_retry_failed_sends_just_the_failed_rows_again(cli, job, server):
 
 async def test_on_invalid_fail_names_every_line_and_sends_nothing(cli, job, server):
     job.input.write_bytes(
-        b"\n".join([
-            json.dumps(row(0)).encode(),
-            b"\xff\xfe",
-            b"{nope",
-            b"[]",
-            json.dumps({**row(1), "custom_id": ""}).encode(),
-            json.dumps(row(0)).encode(),
-            json.dumps({**row(2), "url": "/v1/files"}).encode(),
-            json.dumps({**row(3), "method": "GET"}).encode(),
-            json.dumps({**row(4), "body": "text"}).encode(),
-            json.dumps(row(5, stream=True)).encode(),
-        ])
+        b"\n".join(
+            [
+                json.dumps(row(0)).encode(),
+                b"\xff\xfe",
+                b"{nope",
+                b"[]",
+                json.dumps({**row(1), "custom_id": ""}).encode(),
+                json.dumps(row(0)).encode(),
+                json.dumps({**row(2), "url": "/v1/files"}).encode(),
+                json.dumps({**row(3), "method": "GET"}).encode(),
+                json.dumps({**row(4), "body": "text"}).encode(),
+                json.dumps(row(5, stream=True)).encode(),
+            ]
+        )
     )
     done = await cli.run(*job.argv(server))
     assert done.status == 2
     for number in range(2, 11):
         assert f"line {number}:" in done.err
     assert sends(server) == []
-    assert not job.output.exists() and not job.state.exists()
+    assert not job.output.exists()
+    assert not job.state.exists()
 
 
 async def test_on_invalid_skip_runs_the_rest_and_keeps_the_rejected_lines(cli, job, server):
@@ -191,7 +204,11 @@ async def test_flags_win_over_the_environment_and_that_over_the_file(cli, job, s
     config.write_text(f"servers: [{server.url}]\npool: {{limit: 7}}\nrun: {{output: {job.output}}}\n")
     job.write(rows(30))
     peaks = []
-    for env, flags in (({}, []), ({"DISPATCHER_POOL__LIMIT": "5"}, []), ({"DISPATCHER_POOL__LIMIT": "5"}, [3])):
+    for env, flags in (
+        ({}, []),
+        ({"DISPATCHER_POOL__LIMIT": "5"}, []),
+        ({"DISPATCHER_POOL__LIMIT": "5"}, [3]),
+    ):
         limit = ["--concurrency", *flags] if flags else []
         before = len(server.requests)
         done = await cli.run("run", job.input, "--config", config, "--restart", *limit, env=env)
@@ -219,15 +236,18 @@ async def test_all_faults_of_a_configuration_are_reported_together(cli, job, ser
         "telemetry.log_format",
     ):
         assert named in done.err
-    assert sends(server) == [] and not job.state.exists()
+    assert sends(server) == []
+    assert not job.state.exists()
 
 
 async def test_a_run_without_servers_or_output_is_a_usage_error(cli, job):
     job.write(rows(1))
     nowhere = await cli.run("run", job.input, "-o", job.output)
-    assert nowhere.status == 2 and "--server" in nowhere.err
+    assert nowhere.status == 2
+    assert "--server" in nowhere.err
     unnamed = await cli.run("run", job.input, "--server", "http://127.0.0.1:9")
-    assert unnamed.status == 2 and "-o" in unnamed.err
+    assert unnamed.status == 2
+    assert "-o" in unnamed.err
     unknown = await cli.run("run", job.input, "--no-such-option")
     assert unknown.status == 2
 

@@ -33,7 +33,8 @@ async def test_a_killed_run_goes_on_and_sends_only_what_is_missing(cli, stopped,
     assert done.status == 0, done.err
     assert sends(server)[sent:] == ["row-00013"]
     assert stopped.ids == [request["custom_id"] for request in rows(20)]
-    assert "20 of 20 rows succeeded" in done.err and "this run: 1 rows" in done.err
+    assert "20 of 20 rows succeeded" in done.err
+    assert "this run: 1 rows" in done.err
 
 
 async def test_a_finished_run_sends_nothing_again(cli, job, server):
@@ -69,8 +70,10 @@ async def test_an_output_of_something_else_is_not_overwritten(cli, job, server):
     job.write(rows(5)).output.write_text("precious\n")
     done = await cli.run(*job.argv(server))
     assert done.status == 2
-    assert str(job.output) in done.err and "--restart" in done.err
-    assert job.output.read_text() == "precious\n" and sends(server) == []
+    assert str(job.output) in done.err
+    assert "--restart" in done.err
+    assert job.output.read_text() == "precious\n"
+    assert sends(server) == []
 
 
 async def test_a_changed_input_is_refused_and_a_touched_one_accepted(cli, stopped, server):
@@ -78,7 +81,8 @@ async def test_a_changed_input_is_refused_and_a_touched_one_accepted(cli, stoppe
     stopped.input.write_text(content.replace("row-00013", "row-00099"))
     os.utime(stopped.input, ns=(1, 1))
     refused = await cli.run(*stopped.argv(server))
-    assert refused.status == 2 and str(stopped.input) in refused.err
+    assert refused.status == 2
+    assert str(stopped.input) in refused.err
     stopped.input.write_text(content)
     os.utime(stopped.input, ns=(2, 2))
     assert (await cli.run(*stopped.argv(server))).status == 0
@@ -96,7 +100,8 @@ async def test_a_setting_that_changes_answers_is_refused_by_name(cli, stopped, s
     sent = len(sends(server))
     refused = await cli.run(*stopped.argv(server), *options, env=env)
     assert refused.status == 2
-    assert name in refused.err and "--restart" in refused.err
+    assert name in refused.err
+    assert "--restart" in refused.err
     assert len(sends(server)) == sent
     assert (await cli.run(*stopped.argv(server), *options, "--restart", env=env)).status == 0
 
@@ -124,8 +129,10 @@ async def test_the_state_of_a_newer_version_is_refused(cli, stopped, server):
     database.close()
     done = await cli.run(*stopped.argv(server))
     assert done.status == 2
-    assert "newer" in done.err and str(stopped.state) in done.err
-    assert len(sends(server)) == sent and len(stopped.recorded()) == 19
+    assert "newer" in done.err
+    assert str(stopped.state) in done.err
+    assert len(sends(server)) == sent
+    assert len(stopped.recorded()) == 19
 
 
 async def test_sigterm_drains_and_the_same_command_goes_on(cli, job, serve):
@@ -136,7 +143,8 @@ async def test_sigterm_drains_and_the_same_command_goes_on(cli, job, serve):
     done = await command.wait(10)
     assert done.status == 3
     (told,) = done.named("run_stopped")
-    assert 0 < told["succeeded"] < 150 and told["left"] == 150 - told["succeeded"]
+    assert 0 < told["succeeded"] < 150
+    assert told["left"] == 150 - told["succeeded"]
     assert server.disconnects == 0
     recorded = job.recorded()
     assert len(recorded) == told["succeeded"] == len(sends(server))
@@ -146,7 +154,9 @@ async def test_sigterm_drains_and_the_same_command_goes_on(cli, job, serve):
     assert len(job.ids) == 150
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT] * 2, [signal.SIGTERM] * 2, [signal.SIGINT, signal.SIGTERM]])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGINT] * 2, [signal.SIGTERM] * 2, [signal.SIGINT, signal.SIGTERM]]
+)
 async def test_a_second_signal_ends_at_once(cli, job, server, signals):
     server.inject(Hang(), Match(text="row-00003"))
     command = await cli.start(*job.write(rows(5)).argv(server), "--log-format", "json")
@@ -183,15 +193,17 @@ async def test_an_output_directory_that_is_missing_or_closed_is_told_before_anyt
 ):
     job.write(rows(3)).output = tmp_path / "absent" / "out.jsonl"
     missing = await cli.run(*job.argv(server))
-    assert missing.status == 3 or missing.status == 2
+    assert missing.status in {3, 2}
     assert str(tmp_path / "absent") in missing.err
-    assert sends(server) == [] and not (tmp_path / "absent").exists()
+    assert sends(server) == []
+    assert not (tmp_path / "absent").exists()
 
 
 async def test_a_state_directory_that_cannot_be_made_is_told(cli, job, server, tmp_path):
     (tmp_path / "file").write_text("")
     done = await cli.run(*job.write(rows(3)).argv(server), "--state-dir", tmp_path / "file" / "state")
-    assert done.status in (2, 3) and str(tmp_path / "file") in done.err
+    assert done.status in (2, 3)
+    assert str(tmp_path / "file") in done.err
     assert sends(server) == []
 
 

@@ -17,7 +17,8 @@ async def test_every_row_is_answered_in_order_in_the_format_of_openai(cli, job, 
     first = read(job.output)[0]
     assert first["error"] is None
     assert first["response"]["status_code"] == 200
-    assert first["response"]["request_id"] and first["id"]
+    assert first["response"]["request_id"]
+    assert first["id"]
     assert first["response"]["body"]["choices"][0]["finish_reason"]
     assert first["provenance"]["server"] in {server.url for server in servers}
     assert not job.errors.exists()
@@ -87,7 +88,8 @@ async def test_check_counts_rows_and_names_faults(cli, job):
     job.write([*rows(2), row(2, COMPLETIONS), row(0)])
     done = await cli.run("check", job.input)
     assert done.status == 2
-    assert CHAT in done.out and COMPLETIONS in done.out
+    assert CHAT in done.out
+    assert COMPLETIONS in done.out
     assert "line 4" in done.err
 
 
@@ -96,9 +98,11 @@ async def test_verify_proves_a_run_and_names_what_is_wrong(cli, job, server):
     server.inject(PRESETS["context_length_400"], Match(text="row-00002"))
     assert (await cli.run(*job.argv(server))).status == 1
     proven = await cli.run("verify", job.input, job.output, job.errors)
-    assert proven.status == 0 and "each has exactly one outcome" in proven.out
+    assert proven.status == 0
+    assert "each has exactly one outcome" in proven.out
     kept = job.output.read_text().splitlines(keepends=True)
     job.output.write_text("".join([*kept[:2], *kept[3:], kept[0]]))
     disproved = await cli.run("verify", job.input, job.output, job.errors)
     assert disproved.status == 1
-    assert "row-00003" in disproved.out and "row-00000" in disproved.out
+    assert "row-00003" in disproved.out
+    assert "row-00000" in disproved.out

@@ -54,8 +54,24 @@ def certificate(directory):
     """A self-made certificate for this address, and its key."""
     paths = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
-        + ["-addext", "subjectAltName=IP:127.0.0.1", "-out", paths[0], "-keyout", paths[1]],
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-out",
+            paths[0],
+            "-keyout",
+            paths[1],
+        ],
         check=True,
         capture_output=True,
     )
@@ -73,7 +89,7 @@ async def scrape(port):
 
 
 def _get(url):
-    with urllib.request.urlopen(url, timeout=5) as answer:
+    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  # ours
         return answer.read().decode()
 
 
@@ -118,7 +134,9 @@ async def test_a_server_that_dies_and_comes_back_is_evicted_and_readmitted(cli, 
     after = await scrape(port)
     done = await command.wait()
     assert done.status == 0, done.err
-    evictions = sum(v for k, v in after.items() if k[:1] == ("dispatcher_evictions_total",) and dying.url in k)
+    evictions = sum(
+        v for k, v in after.items() if k[:1] == ("dispatcher_evictions_total",) and dying.url in k
+    )
     assert evictions == 1
     assert after["dispatcher_readmissions_total", dying.url] == 1
     assert not [k for k in after if k[0] == "dispatcher_evictions_total" and steady.url in k]
@@ -143,21 +161,26 @@ async def test_the_metrics_of_a_run_add_up(cli, job, serve, unused_tcp_port):
     assert command.running
     assert seen["dispatcher_server_limit", server.url] == 4
     assert 0 < seen["dispatcher_outcomes_total", "success"] <= len(sends(server)) < 300
-    assert seen["dispatcher_attempts_total", server.url, "success"] >= seen["dispatcher_outcomes_total", "success"]
+    assert (
+        seen["dispatcher_attempts_total", server.url, "success"]
+        >= seen["dispatcher_outcomes_total", "success"]
+    )
     assert (await command.wait()).status == 0
 
 
 async def test_a_metrics_port_in_use_is_a_configuration_error(cli, job, server):
     done = await cli.run(*job.write(rows(2)).argv(server), "--metrics-port", server.port)
     assert done.status == 2
-    assert "telemetry.metrics_port" in done.err and str(server.port) in done.err
+    assert "telemetry.metrics_port" in done.err
+    assert str(server.port) in done.err
     assert sends(server) == []
 
 
 async def test_no_reachable_server_is_said_within_seconds(cli, job):
     command = await cli.start(*job.write(rows(2)).argv("http://127.0.0.1:9"), "--log-format", "json")
     await until(lambda: "waiting_for_servers" in command.err, timeout_s=8)
-    assert "http://127.0.0.1:9" in command.err and "refused" in command.err.lower()
+    assert "http://127.0.0.1:9" in command.err
+    assert "refused" in command.err.lower()
     assert command.running
 
 
@@ -167,7 +190,8 @@ async def test_a_model_that_no_server_lists_waits_and_says_so_while_the_rest_goe
     await until(lambda: len(job.recorded()) == 5)
     await until(lambda: "waiting_for_servers" in command.err)
     assert '"absent"' in command.err
-    assert command.running and len(sends(server)) == 5
+    assert command.running
+    assert len(sends(server)) == 5
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY"])

@@ -67,7 +67,7 @@ class Command:
 class Commands:
     """Starts commands in a directory; whatever still runs when the context ends is killed.
 
-    `zygote` is the socket of a `zygote.py`, None starts an interpreter for each command; `env` is set for all.
+    `zygote` is the socket of a `zygote.py`; None starts an interpreter for each command. `env` is for all.
     """
 
     def __init__(self, directory, zygote=None, env=None):
@@ -94,8 +94,7 @@ class Commands:
             "stdout": f"{logs}.out",
             "stderr": f"{logs}.err",
         }
-        for name in (order["stdout"], order["stderr"]):
-            Path(name).touch()
+        _touch(order["stdout"], order["stderr"])
         pid, ended = await (_fork(self._zygote, order) if self._zygote else _spawn(order))
         command = Command(pid, ended, Path(order["stdout"]), Path(order["stderr"]))
         self._started.append(command)
@@ -127,9 +126,14 @@ def open_zygote(directory):
 async def until(condition, timeout_s=WAIT_S_MAX):
     """Wait until the condition holds; what it gave is returned. Fails after `timeout_s`."""
     async with asyncio.timeout(timeout_s):
-        while not (found := condition()):
+        while not (found := condition()):  # noqa: ASYNC110  # what is waited for is in another process
             await asyncio.sleep(0.01)
         return found
+
+
+def _touch(*names):
+    for name in names:
+        Path(name).touch()
 
 
 def _environment():
@@ -156,17 +160,19 @@ async def _fork(zygote, order):
 
 
 async def _spawn(order):
-    with open(order["stdin"], "rb") as stdin, open(order["stdout"], "wb") as out:  # noqa: ASYNC230, PTH123
-        with open(order["stderr"], "wb") as err:  # noqa: ASYNC230, PTH123
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "dispatcher",
-                *order["argv"],
-                stdin=stdin,
-                stdout=out,
-                stderr=err,
-                env=order["env"],
-                cwd=order["cwd"],
-            )
+    with contextlib.ExitStack() as stack:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "dispatcher",
+            *order["argv"],
+            **_streams(order, stack),
+            env=order["env"],
+            cwd=order["cwd"],
+        )
     return process.pid, asyncio.create_task(process.wait())
+
+
+def _streams(order, stack):
+    modes = {"stdin": "rb", "stdout": "wb", "stderr": "wb"}
+    return {name: stack.enter_context(Path(order[name]).open(mode)) for name, mode in modes.items()}

@@ -55,7 +55,7 @@ class Job:
         self.input.write_text(lines(requests))
         return self
 
-    def argv(self, *servers, input=None):  # noqa: A002
+    def argv(self, *servers, input=None):  # noqa: A002  # the command's own word
         """`run INPUT -o OUTPUT --server ...`."""
         urls = [argument for server in servers for argument in ("--server", getattr(server, "url", server))]
         return ["run", input or self.input, "-o", self.output, *urls]
@@ -79,7 +79,7 @@ class Job:
         for path in self.journals():
             for line in path.read_bytes().split(b"\n")[:-1]:
                 fields = line.split(b"\t", 5)
-                if len(fields) == 6:  # noqa: PLR2004
+                if len(fields) == 6:
                     found.add(json.loads(fields[5])["custom_id"])
         return found
 

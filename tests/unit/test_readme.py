@@ -24,6 +24,7 @@ from dispatcher.request_line import ROUTES, Head, LineCode, parse_request
 from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
 from dispatcher.testing import faults
 from dispatcher.testing.presets import PRESETS
+from dispatcher.testing.simulation import plan
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -122,6 +123,29 @@ def test_every_field_of_a_servers_entry_stands_there_with_its_default():
         for name, field in ServerEntry.model_fields.items()
     }
     assert {cells[0].strip("`"): cells[1] for cells in rows(README, "field")} == fields
+
+
+def test_every_field_of_a_fleets_group_stands_there_with_its_default():
+    fields = {name: shown(field.default) for name, field in plan.ServerGroup.model_fields.items()}
+    told = rows(section("### `dispatcher simulate"), "field of a `fleet` group")
+    assert {cells[0].strip("`"): cells[1] for cells in told} == fields
+
+
+def test_the_rest_of_a_plan_stands_there_with_its_defaults():
+    text = " ".join(section("### `dispatcher simulate").split())
+    job, lengths = plan.JobShape.model_fields, plan.TokenLengths.model_fields
+    assert set(job) == {"rows", "prompt_tokens", "output_tokens"}
+    assert f"`prompt_tokens` ({job['prompt_tokens'].default.mean:g})" in text
+    assert f"`output_tokens` ({job['output_tokens'].default.mean:g})" in text
+    assert set(lengths) == {"mean", "spread", "most"}
+    assert f"`spread` ({lengths['spread'].default:g}," in text
+    assert f"`most` ({lengths['most'].default:g})" in text
+
+
+def test_the_plan_shown_can_be_rehearsed(tmp_path):
+    (shown_file,) = [block for block in blocks("yaml") if block.startswith("# plan.yaml")]
+    (tmp_path / "plan.yaml").write_text(shown_file)
+    assert plan.read_plan(tmp_path / "plan.yaml").job.rows == 20_000
 
 
 def test_every_error_code_stands_there():

@@ -1,4 +1,4 @@
-"""A recorder that only counts, and a witness that only looks at the clock: for rehearsals of a million rows."""
+"""A recorder that only counts, and a witness that only looks at the clock, for a million rows."""
 
 import asyncio
 from collections.abc import Sequence

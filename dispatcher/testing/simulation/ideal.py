@@ -1,8 +1,8 @@
 """The shortest makespan that can be had: the job given to the same engines by someone who knows everything.
 
-The oracle knows every row's length and every outage beforehand, and its hand is free of networks, probes and
-limits. An outage only makes its engines stand still: no work is lost, none is sent again. Of several orders of
-work the best one counts.
+The oracle knows every row's length beforehand, and its hand is free of networks, probes and limits. An outage
+costs it nothing but the server's time: the rows that were running there go on elsewhere, with the tokens that
+they had. Of several orders of work the best one counts.
 """
 
 import heapq
@@ -44,6 +44,17 @@ class _Work:
         return array("l", sorted(range(len(self.outputs)), key=self.outputs.__getitem__, reverse=True))
 
 
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """A row at a server: what it was given there."""
+
+    output: int
+    needs: float
+    """Tokens set aside for it in the cache."""
+    steps: int
+    """The engine's steps when it came: since then it has had one token a step, less its prefill."""
+
+
 @dataclass(slots=True, eq=False)
 class _Place:
     """One server of the oracle's."""
@@ -58,14 +69,16 @@ class _Place:
     due: float | None = None
     running: int = 0
     reserved: float = 0.0
-    rows: dict[int, float] = field(default_factory=dict)
+    rows: dict[int, _Share] = field(default_factory=dict)
 
 
 class _Oracle:
     def __init__(self, members: Sequence[Member], work: _Work, order: Sequence[int], reserve: float) -> None:
         self._work = work
-        self._order = iter(order)
-        self._next: int | None = next(self._order)
+        self._order = ((index, work.outputs[index]) for index in order)
+        self._moved: list[tuple[int, int]] = []
+        """Rows that lost their server, with the output that they still owe."""
+        self._next = self._draw()
         self._left = len(order)
         self._reserve = reserve
         self._places = [
@@ -76,7 +89,6 @@ class _Oracle:
 
     def run(self) -> float:
         for place in self._places:
-            place.engine.freeze(0.0)
             place.change_at = next(place.changes)
             self._plan(place)
         now = 0.0
@@ -90,11 +102,12 @@ class _Oracle:
     def _visit(self, place: _Place, now: float) -> None:
         for index in place.engine.advance(now):
             self._left -= 1
-            place.reserved -= place.rows.pop(index)
+            place.reserved -= place.rows.pop(index).needs
         if now >= place.change_at:
             place.up = not place.up
-            (place.engine.thaw if place.up else place.engine.freeze)(now)
             place.change_at = next(place.changes, float("inf"))
+            if not place.up:
+                self._move_out(place, now)
             self._deal(now)
         elif place.up:
             self._fill(place, now)
@@ -113,19 +126,32 @@ class _Oracle:
         while self._give(place, now):
             pass
 
+    def _move_out(self, place: _Place, now: float) -> None:
+        steps = place.engine.load().steps
+        for index, share in place.rows.items():
+            place.engine.abort(index, now)
+            self._moved.append((index, max(1, share.output - (steps - share.steps))))
+        place.rows.clear()
+        place.reserved = 0.0
+        self._next = self._next or self._draw()
+
+    def _draw(self) -> tuple[int, int] | None:
+        return self._moved.pop() if self._moved else next(self._order, None)
+
     def _give(self, place: _Place, now: float) -> bool:
         """Let the next row in, if there is one and it fits."""
         engine = place.member.engine
         if self._next is None or len(place.rows) >= engine.max_sequences:
             return False
-        prompt, output = self._work.prompts[self._next], self._work.outputs[self._next]
+        index, output = self._next
+        prompt = self._work.prompts[index]
         needs = prompt + self._reserve * output
         if place.rows and place.reserved + needs > engine.kv_tokens * (1 - engine.kv_reserve):
             return False
-        place.engine.submit(self._next, prompt, output, now)
-        place.rows[self._next] = needs
+        place.engine.submit(index, prompt, output, now)
+        place.rows[index] = _Share(output, needs, place.engine.load().steps)
         place.reserved += needs
-        self._next = next(self._order, None)
+        self._next = self._draw()
         return True
 
     def _plan(self, place: _Place) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from dispatcher.pool.limits import LIMIT_START
 from dispatcher.testing.simulation.capacity import batch, rows_per_s
 from dispatcher.testing.simulation.ledger import Ledger, RowRecord
 from dispatcher.testing.simulation.rows import FAULTY, JobPlan, RowKind, custom_id
@@ -85,11 +86,11 @@ def _may_fail(scenario: Scenario, code: str, record: RowRecord, spoilt: int) -> 
 
 
 def deadline_s(scenario: Scenario) -> float:
-    """Virtual seconds within which a scenario must be finished: a multiple of the ideal, and what faults cost.
+    """Virtual seconds that a scenario may take: a multiple of the ideal, and what its faults cost.
 
     Six times what the fleet needs for the tokens alone, as faults take servers away while it works; for each
     fault its own length, the time to find out, and the longest back-off; for each end of a dispatcher its
-    leases' time; and a minute for the last rows.
+    leases' time; what the slowest server needs for twice the limit that it starts with; and two minutes.
     """
     work_s = 6 * scenario.job.rows / min(_rows_per_s(scenario, model) for model in scenario.job.models)
     found_out_s = scenario.stall_s + scenario.probe_timeout_s + 60.0
@@ -99,7 +100,7 @@ def deadline_s(scenario: Scenario) -> float:
     jumps_s = sum(abs(jump.seconds) + scenario.lease_s for jump in scenario.clock_jumps)
     disk_s = scenario.full_disk.seconds + 10.0 if scenario.full_disk else 0.0
     odd_s = sum(_odd_s(scenario, kind) for kind in scenario.job.odd.values())
-    joins_s = max(plan.joins_at for plan in scenario.servers)
+    joins_s = max(plan.joins_at + 2 * _first_load_s(plan, scenario.job) for plan in scenario.servers)
     return 120.0 + work_s + faults_s + deaths_s + outages_s + jumps_s + disk_s + odd_s + joins_s
 
 
@@ -108,6 +109,14 @@ def _rows_per_s(scenario: Scenario, model: str) -> float:
     job, able = scenario.job, [plan for plan in scenario.servers if model in plan.models]
     pace = sum(rows_per_s(plan.engine, job) / _slowed(plan, job) for plan in able)
     return pace * len(job.models)
+
+
+def _first_load_s(plan: ServerPlan, job: JobPlan) -> float:
+    """What a server needs for the rows that a cold start may give it before its telemetry is heard."""
+    limit = plan.limit or LIMIT_START
+    if plan.metrics:
+        limit = min(limit, round(plan.engine.kv_tokens / plan.model_len) + 1)
+    return min(limit, job.rows) / rows_per_s(plan.engine, job)
 
 
 def _slowed(plan: ServerPlan, job: JobPlan) -> float:

@@ -86,7 +86,7 @@ class Ledger:
 
 
 class NodeWitness:
-    """`world.Witness` of one dispatcher: writes into the ledger, and holds it to the promises about sending."""
+    """`world.Witness` of one dispatcher: writes into the ledger, and holds it to what is said of sending."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self.name = name
@@ -102,7 +102,9 @@ class NodeWitness:
         """See Witness."""
         self.open[server.id] += 1
         self._ledger.row(row.index).sends += 1
-        self._ledger.require(not self._knows_finished(row.index), f"row {row.index} was sent although durable")
+        self._ledger.require(
+            not self._knows_finished(row.index), f"row {row.index} was sent although durable"
+        )
         self._ledger.note("sent", self.name, server.id, row.index)
 
     def ended(self, server: SimulatedServer, row: Row, ending: Ending | None) -> None:

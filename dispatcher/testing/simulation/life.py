@@ -1,4 +1,4 @@
-"""One dispatcher in a simulation, from its start to its end: the real node, pool and journal on simulated ports."""
+"""One dispatcher in a simulation: the real node, pool and journal on simulated ports."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence

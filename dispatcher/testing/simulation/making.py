@@ -29,6 +29,7 @@ def scenario_of(seed: int) -> Scenario:
     models = MODELS[: 2 if random.random() < 0.15 else 1]  # noqa: PLR2004  # odds, as all such numbers here
     servers = _servers(random, models)
     job = _job(random, models)
+    second_node_at = random.uniform(0.0, 30.0) if random.random() < 0.15 else None  # noqa: PLR2004
     timeout_s = TIMEOUT_S if RowKind.SILENT in job.odd.values() else None
     return Scenario(
         seed,
@@ -40,7 +41,11 @@ def scenario_of(seed: int) -> Scenario:
         lease_s=random.choice((15.0, 30.0, 60.0)),
         sync_s=random.choice((0.05, 0.2, 1.0, 5.0)),
         stall_s=random.choice((10.0, 20.0, 40.0)),
-        **_troubles(random),
+        deaths=_deaths(random),
+        queue_outages=_queue_outages(random),
+        clock_jumps=_clock_jumps(random),
+        second_node_at=second_node_at,
+        full_disk=_full_disk(random) if second_node_at is None else None,
     )
 
 
@@ -113,20 +118,29 @@ def _faults(random: Random, servers: int) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-def _troubles(random: Random) -> dict[str, object]:
-    """What happens to the dispatcher itself. A second node and a full disk do not go together: see docs."""
-    troubles: dict[str, object] = {}
-    if random.random() < 0.4:  # noqa: PLR2004
-        troubles["deaths"] = tuple(_death(random) for _ in range(random.choice((1, 1, 2, 3))))
-    if random.random() < 0.15:  # noqa: PLR2004
-        troubles["queue_outages"] = (Spell(random.uniform(0.0, 40.0), random.choice((3.0, 20.0, 90.0))),)
-    if random.random() < 0.1:  # noqa: PLR2004
-        troubles["clock_jumps"] = (ClockJump(random.uniform(0, 40), random.choice((-100.0, 50.0, 3600.0))),)
-    if random.random() < 0.15:  # noqa: PLR2004
-        troubles["second_node_at"] = random.uniform(0.0, 30.0)
-    elif random.random() < 0.15:  # noqa: PLR2004
-        troubles["full_disk"] = Spell(random.uniform(0.0, 40.0), random.choice((1.0, 20.0)))
-    return troubles
+def _deaths(random: Random) -> tuple[Death, ...]:
+    if random.random() >= 0.4:  # noqa: PLR2004
+        return ()
+    return tuple(_death(random) for _ in range(random.choice((1, 1, 2, 3))))
+
+
+def _queue_outages(random: Random) -> tuple[Spell, ...]:
+    if random.random() >= 0.15:  # noqa: PLR2004
+        return ()
+    return (Spell(random.uniform(0.0, 40.0), random.choice((3.0, 20.0, 90.0))),)
+
+
+def _clock_jumps(random: Random) -> tuple[ClockJump, ...]:
+    if random.random() >= 0.1:  # noqa: PLR2004
+        return ()
+    return (ClockJump(random.uniform(0.0, 40.0), random.choice((-100.0, 50.0, 3600.0))),)
+
+
+def _full_disk(random: Random) -> Spell | None:
+    """Never with a second node: two that write one journal are safe as long as no write is cut."""
+    if random.random() >= 0.15:  # noqa: PLR2004
+        return None
+    return Spell(random.uniform(0.0, 40.0), random.choice((1.0, 20.0)))
 
 
 def _death(random: Random) -> Death:

@@ -117,9 +117,7 @@ class Plan(_Part):
 
     def job_plan(self) -> JobPlan:
         """The job for the simulator."""
-        return JobPlan(
-            self.job.rows, self.job.prompt_tokens.lengths(), self.job.output_tokens.lengths()
-        )
+        return JobPlan(self.job.rows, self.job.prompt_tokens.lengths(), self.job.output_tokens.lengths())
 
 
 def read_plan(path: Path) -> Plan:

@@ -1,4 +1,4 @@
-"""Ways to spread a job over a fleet: the dispatcher itself, and what people do without it, to compare with."""
+"""Ways to spread a job over a fleet: the dispatcher itself, and what people do without it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -84,7 +84,9 @@ def least_outstanding(limit: int) -> Policy:
 
     async def policy(setting: Setting) -> None:
         open_ = [0] * len(setting.specs)
-        await _with_workers(setting, limit * len(setting.specs), lambda: open_.index(min(open_)), limit, open_)
+        await _with_workers(
+            setting, limit * len(setting.specs), lambda: open_.index(min(open_)), limit, open_
+        )
 
     return policy
 

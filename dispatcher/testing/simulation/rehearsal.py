@@ -62,7 +62,7 @@ class Rehearsal:
 
 
 def rehearse(plan: Plan, seed: int, policy: Policy = dispatcher, ideal: float | None = None) -> Rehearsal:
-    """Rehearse a plan. `ideal` saves computing the ideal makespan again; else it is the usual best order's."""
+    """Rehearse a plan. `ideal` saves computing the ideal makespan; without it, the usual best order's is."""
     rows, listed = Rows(plan.job_plan(), seed), fleet.members(plan, seed)
     with quiet():
         makespan_s, sends, uses = run_virtually(_run(rows, listed, policy, seed))

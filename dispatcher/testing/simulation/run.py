@@ -21,6 +21,7 @@ from dispatcher.testing.simulation.invariants import check_outcomes, deadline_s
 from dispatcher.testing.simulation.ledger import Ledger
 from dispatcher.testing.simulation.life import Life, Surroundings
 from dispatcher.testing.simulation.queues import WallClocked
+from dispatcher.testing.simulation.reaper import Reaper
 from dispatcher.testing.simulation.rows import Rows
 from dispatcher.testing.simulation.scenario import Death, DeathKind, Scenario
 from dispatcher.testing.simulation.servers import SimulatedServer
@@ -74,9 +75,7 @@ class Simulation:
         self.scenario = scenario
         self.ledger = Ledger(lambda: 0.0)
         self._folder = folder
-        self._job = Job(
-            JOB, max_attempts=scenario.max_attempts, request_timeout_s=scenario.request_timeout_s
-        )
+        self._job = Job(JOB, max_attempts=scenario.max_attempts, request_timeout_s=scenario.request_timeout_s)
         self._random = Random(scenario.seed)
         self._outcomes: dict[str, int] = {}
         self._virtual_s = 0.0
@@ -157,10 +156,7 @@ class Simulation:
             config_of(scenario),
             Rows(scenario.job, scenario.seed),
             dict(zip(ids, self._servers, strict=True)),
-            [
-                ServerSpec(id_, id_, limit=plan.limit)
-                for id_, plan in zip(ids, scenario.servers, strict=True)
-            ],
+            [ServerSpec(id_, id_, limit=plan.limit) for id_, plan in zip(ids, scenario.servers, strict=True)],
             queue,
             self._folder / "journals",
             clock,
@@ -190,7 +186,7 @@ class Simulation:
         await self._chain(around, "b", ())
 
     async def _chain(self, around: Surroundings, name: str, deaths: tuple[Death, ...]) -> None:
-        """One dispatcher after the other: each death is followed by a new life, until the queue is drained."""
+        """One dispatcher after the other: a new life follows each death, until the queue is drained."""
         ends: list[Death | None] = [*deaths, None]
         for number, death in enumerate(ends):
             life = Life(f"{name}{number}", around, Random(f"{self.scenario.seed} {name}{number}"))
@@ -202,7 +198,7 @@ class Simulation:
     async def _live(self, life: Life, death: Death | None) -> None:
         self.ledger.note("start", life.name)
         living = asyncio.create_task(life.live(), name=f"life {life.name}")
-        reaper = _Reaper(life, living, death, self.ledger)
+        reaper = Reaper(life, living, death, self.ledger)
         try:
             await asyncio.wait({living})
         finally:
@@ -226,45 +222,6 @@ class Simulation:
             for index in range(self.scenario.job.rows)
         }
         self._outcomes = check_outcomes(self.scenario, self.ledger, spoilt, output, errors)
-
-
-class _Reaper:
-    """Ends a life at its appointed event."""
-
-    def __init__(self, life: Life, living: "asyncio.Task[None]", death: Death | None, ledger: Ledger) -> None:
-        self._life = life
-        self._living = living
-        self._death = death
-        self._ledger = ledger
-        self._draining: asyncio.Task[None] | None = None
-        self._last = ledger.events + (death.after_events if death else 0)
-        if death is not None:
-            ledger.on_event = self._look
-
-    def stop(self) -> None:
-        """Let the life be."""
-        if self._death is not None:
-            self._ledger.on_event = _nothing
-
-    async def last_rites(self) -> None:
-        """Wait for what a SIGTERM had started."""
-        if self._draining is not None:
-            await self._draining
-
-    def _look(self) -> None:
-        if self._ledger.events < self._last or self._death is None:
-            return
-        self.stop()
-        self._ledger.note("death", self._life.name, self._death.kind)
-        if self._death.kind is DeathKind.DRAINED:
-            self._draining = asyncio.get_running_loop().create_task(self._life.drain(), name="drain")
-        else:
-            self._life.kill()
-            self._living.cancel()
-
-
-def _nothing() -> None:
-    """No death is due."""
 
 
 def config_of(scenario: Scenario) -> Config:

@@ -3,7 +3,7 @@
 Records only; they turn into JSON and back with msgspec. Times are virtual seconds from the start.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
 from dispatcher.testing.engine import EngineSettings
@@ -14,7 +14,7 @@ from dispatcher.testing.simulation.rows import JobPlan
 class ServerPlan:
     """One simulated server."""
 
-    engine: EngineSettings = EngineSettings()
+    engine: EngineSettings = field(default_factory=EngineSettings)
     models: tuple[str, ...] = ("model-a",)
     model_len: int = 8192
     joins_at: float = 0.0
@@ -80,7 +80,7 @@ class DeathKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The end of the dispatcher that works at that moment: at its so-manieth event. Another one follows."""
+    """The end of the dispatcher then at work, once so many events have happened. Another one follows."""
 
     kind: DeathKind
     after_events: int

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from dispatcher.model import Answer, Break, BreakKind, Ending, ServerId, Telemetry
@@ -10,9 +10,10 @@ from dispatcher.testing.engine import Engine
 from dispatcher.testing.simulation import replies
 from dispatcher.testing.simulation.rows import Row, RowKind
 from dispatcher.testing.simulation.scenario import FaultKind, ServerPlan
+from dispatcher.testing.simulation.state import Manners, Work
 
 DYING_S = 0.3
-"""How long a server whose engine is dead still answers, `/health` with 200 (seen once more on vLLM 0.32.0)."""
+"""How long a server whose engine is dead still answers, `/health` with 200 (seen on vLLM 0.32.0)."""
 SHUTDOWN_S = 30.0
 """How long a terminated server leaves its open requests without answer or close, at least (as seen)."""
 POISON_S = 0.2
@@ -33,51 +34,6 @@ class Flight:
         """Answer, or break off; only the first ending counts."""
         if not self.ending.done():
             self.ending.set_result(ending)
-
-
-@dataclass(slots=True)
-class Work:
-    """What a server's engines did, over all its lives."""
-
-    generated: int = 0
-    """Output tokens made."""
-    delivered: int = 0
-    """Output tokens of whole answers that were sent off."""
-    answered: int = 0
-    deaths: int = 0
-    down_s: float = 0.0
-    """Virtual seconds without a process, since it first joined."""
-    _down_since: float | None = None
-
-    def went_down(self, now: float) -> None:
-        """Its process ended."""
-        if self._down_since is None:
-            self._down_since = now
-
-    def down_until(self, now: float) -> float:
-        """Seconds without a process up to a time: one that has not come back yet counts."""
-        return self.down_s + (0.0 if self._down_since is None else max(0.0, now - self._down_since))
-
-    def came_up(self, now: float) -> None:
-        """A new process began."""
-        if self._down_since is not None:
-            self.down_s += now - self._down_since
-            self._down_since = None
-
-
-@dataclass(slots=True)
-class Manners:
-    """What is wrong with a living server just now."""
-
-    frozen: bool = False
-    asleep: bool = False
-    unreachable: bool = False
-    full: bool = False
-    health_s: float = 0.0
-    resetting: float = 0.0
-    """Share of the requests that end with a reset."""
-    spoiling: dict[FaultKind, float] = field(default_factory=dict)
-    """Share of the answers that are spoilt, by the way in which they are."""
 
 
 class SimulatedServer:
@@ -113,6 +69,10 @@ class SimulatedServer:
     def open(self) -> int:
         """Requests that it holds, or has held open in silence."""
         return len(self._flights)
+
+    def is_up(self, started_at: float) -> bool:
+        """Whether the process that began then still listens."""
+        return self.listening and self.started_at == started_at
 
     # Requests
 

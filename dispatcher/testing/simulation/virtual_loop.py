@@ -33,7 +33,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._tasks_made = 0
         self._selector = self  # BaseEventLoop waits for input with `self._selector.select(timeout)`
-        self.set_task_factory(self._make_task)
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # typeshed knows no settings, 3.13 gives them
 
     def time(self) -> float:
         """Virtual seconds since the simulation began."""

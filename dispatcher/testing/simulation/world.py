@@ -1,4 +1,4 @@
-"""The simulated servers as a dispatcher meets them: `ports.Transport` and `ports.Prober` without a network."""
+"""Simulated servers as a dispatcher meets them: `ports.Transport` and `ports.Prober` without a network."""
 
 import asyncio
 from collections.abc import Mapping
@@ -144,11 +144,11 @@ class SimulatedProber:
             return Health.UNREACHABLE, "no connection within the connect timeout"
         if not server.listening:
             return Health.REFUSED, "nobody listens"
-        delay_s = server.manners.health_s
+        delay_s, life = server.manners.health_s, server.started_at
         await asyncio.sleep(min(delay_s, self._probe_timeout_s))
         if delay_s >= self._probe_timeout_s:
             return Health.SLOW, "no answer in time"
-        return (Health.UP, "") if server.listening else (Health.UNREACHABLE, "reset")
+        return (Health.UP, "") if server.is_up(life) else (Health.UNREACHABLE, "the connection was reset")
 
 
 def _as_completion(ending: Ending, row: Row) -> Ending:

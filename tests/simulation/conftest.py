@@ -1,0 +1,20 @@
+import os
+
+CHUNK = 25
+"""Seeds in one test: xdist shares tests out, and a test has a minute."""
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--seeds",
+        type=int,
+        default=int(os.environ.get("DISPATCHER_SEEDS", "500")),
+        help="how many simulated scenarios to run (default 500, or DISPATCHER_SEEDS)",
+    )
+
+
+def pytest_generate_tests(metafunc):
+    if "seeds" in metafunc.fixturenames:
+        count = metafunc.config.getoption("--seeds")
+        chunks = [range(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK)]
+        metafunc.parametrize("seeds", chunks, ids=lambda chunk: f"{chunk.start}-{chunk.stop - 1}")
