@@ -109,9 +109,7 @@ class JobRun:
         and ServersUnavailableError with everything recorded so far kept; StoppedError for a stop before the
         first row could be sent.
         """
-        check_outputs_writable(self.files.output, self.files.errors)
-        if self._fleet is None:
-            known_servers(self.config)  # a fault in the list is told before hours of reading
+        self._check_settings()
         if self._has_output_without_state():
             return await asyncio.to_thread(self._answered_before)
         try:
@@ -126,6 +124,15 @@ class JobRun:
         if summary.finished and summary.exit_code == 0 and not self.config.run.keep_state:
             await asyncio.to_thread(remove_state, self.files.state)
         return summary
+
+    def _check_settings(self) -> None:
+        """Tell before hours of reading what would be wrong after them."""
+        if self._fleet is None:
+            known_servers(self.config)
+        try:
+            check_outputs_writable(self.files.output, self.files.errors)
+        except StorageError as error:
+            raise ConfigError((Fault("run.output", str(error)),)) from error
 
     def _has_output_without_state(self) -> bool:
         has_state = (self.files.state / "queue.sqlite").exists()
@@ -142,6 +149,11 @@ class JobRun:
             report = verify(Path(files.input), files.output, errors, work_dir=Path(work))
         if not report.ok:
             raise StateError(f"{files.output} exists already, and does not answer {files.input}. {advice}")
+        if report.failed and self.config.run.retry_failed:
+            raise StateError(
+                f"{files.output} is finished and {files.state} is gone, so its failed rows cannot be sent "
+                "again by themselves: make a new input of them, or give --restart to send every row again"
+            )
         self.phase = Phase.FINISHED
         self._rows = report.requests
         self._earlier = Tally(report.succeeded, report.failed)

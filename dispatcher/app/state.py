@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import structlog
 
 from dispatcher.config import Config
-from dispatcher.errors import InputError, StateError
+from dispatcher.errors import InputError, StateError, StorageError
 from dispatcher.ingest.findings import ScanReport
 from dispatcher.ingest.scan import scan
 from dispatcher.ingest.sharding import ScanLimits
@@ -64,7 +64,10 @@ async def open_job(
     where the directory is in use, of another input, of other settings or of a newer version; InputError for
     an input that cannot be run, in which case nothing is left behind.
     """
-    await asyncio.to_thread(ensure_writable, files.state)
+    try:
+        await asyncio.to_thread(ensure_writable, files.state)
+    except StorageError as error:  # nothing has begun: not a run to resume, but a setting to change
+        raise StateError(str(error)) from error
     with StateLock(files.state):
         if config.run.restart:
             await asyncio.to_thread(_clear, files.state)

@@ -4,7 +4,7 @@ import gc
 
 OBJECTS_MAX = 10_000
 """New objects before the collector looks for cycles among them. Python's own 700 has it look every 12 rows,
-which took a fifth of a run's processor time and found nothing (docs/benchmarks.md)."""
+which took up to a fifth of the processor time and found next to nothing (docs/benchmarks.md)."""
 
 
 def collect_rarely() -> None:

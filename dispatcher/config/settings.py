@@ -91,6 +91,8 @@ class ServerEntry(_Settings):
             raise ValueError("must not hold a user or password: set api_key or headers instead")
         if "?" in url or "#" in url:
             raise ValueError("must not hold a query or fragment: give the base URL")
+        if "://" in url and not url.lower().startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
         return url
 
     @field_validator("headers")

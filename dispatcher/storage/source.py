@@ -160,7 +160,7 @@ def _require(same: bool, name: str) -> None:  # noqa: FBT001 - it is the whole s
     if not same:
         raise StateError(
             f"{name}: not the input that this state directory was made for; "
-            "use another state directory, or the original input"
+            "give the original input, another --state-dir, or --restart to throw its answers away"
         )
 
 

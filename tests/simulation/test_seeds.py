@@ -26,7 +26,9 @@ def digests(hash_seed):
         "print(*(run_scenario(scenario_of(seed)).digest for seed in (0, 6, 13, 15, 19, 23)))"
     )
     environment = {"PYTHONHASHSEED": hash_seed}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, check=True
+    ).stdout
 
 
 def test_a_seed_takes_the_same_course_in_every_process():
