@@ -1,4 +1,4 @@
-"""How near the makespan comes to the ideal, in the simulator: `python tests/benchmarks/makespan.py [--rows-scale X]`.
+"""How near the makespan comes to the ideal, in the simulator: `python tests/benchmarks/makespan.py [--scale X]`.
 
 One row of the printed table (Markdown, as in docs/simulator.md) for each fleet: the ideal's share of the
 makespan for the dispatcher and, beside it, for what people do without one. The ideal knows all, and no fault is
@@ -51,8 +51,8 @@ class Case:
 def cases(scale: float) -> Iterator[Case]:
     """The fleets of issue 3. The jobs take about 20 virtual minutes at scale 1, churn twice that."""
 
-    def job(rows: int, output: TokenLengths = USUAL) -> JobShape:
-        return JobShape(rows=max(1, round(rows * scale)), output_tokens=output)
+    def job(rows: int, output: TokenLengths = USUAL, poison_rows: int = 0) -> JobShape:
+        return JobShape(rows=max(1, round(rows * scale)), output_tokens=output, poison_rows=poison_rows)
 
     four = _group("equal", 4)
     yield Case("equal fleet", Plan(fleet=(four,), job=job(96_000)), 0.95)
@@ -64,6 +64,8 @@ def cases(scale: float) -> Iterator[Case]:
     yield Case("slow joiners", Plan(fleet=(slow,), job=job(72_000)), 0.95)
     hole = _group("hole", 1, black_hole=True)
     yield Case("one black hole", Plan(fleet=(four, hole), job=job(96_000)), 0.95)
+    bad = Plan(fleet=(four,), job=job(100_000, poison_rows=1))
+    yield Case("one bad row in 100 thousand", bad, 0.95)
 
 
 def _group(name: str, count: int, **settings: object) -> ServerGroup:

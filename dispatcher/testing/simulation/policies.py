@@ -29,7 +29,8 @@ SHARD_SIZE = 256
 OPEN_MAX = 1_000_000
 RETRY_S = 1.0
 """What the simple policies wait after an error before they try again."""
-TRIES_MAX = 10_000
+ERRORS_MAX = 5
+"""Answers that are errors until they give a row up; a server that cannot be reached is tried for ever."""
 ATTEMPT_S_MAX = 600.0
 """How long they wait for an answer: the default of OpenAI's client."""
 
@@ -148,10 +149,9 @@ async def _until_answered(
 ) -> None:
     """Try until there is an answer, at the server chosen anew each time."""
     transport = SimulatedTransport(setting.servers, setting.rows, setting.witness)
-    request, tries = setting.rows.request(index), 0
-    while tries < TRIES_MAX:
+    request, errors = setting.rows.request(index), 0
+    while errors < ERRORS_MAX:
         place = choose()
-        tries += 1
         if counts is not None:
             counts[place] += 1
         try:
@@ -160,8 +160,10 @@ async def _until_answered(
         finally:
             if counts is not None:
                 counts[place] -= 1
-        if isinstance(ending, Answer) and ending.status in (200, 400):
-            return
+        if isinstance(ending, Answer):
+            if ending.status in (200, 400):
+                return
+            errors += 1
         await asyncio.sleep(RETRY_S)
 
 
