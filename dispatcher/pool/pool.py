@@ -24,6 +24,7 @@ from dispatcher.model import (
     Telemetry,
     Verdict,
 )
+from dispatcher.pool.brake import Brake
 from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
 from dispatcher.pool.schedule import WELL_AFTER_S, check_delay_s
 from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, PAUSE_MIN_S, Server, tokens_counted
@@ -74,6 +75,7 @@ class Pool:
         self._metrics = metrics
         self._now = clock_now
         self._random = random
+        self._brake = Brake()
         self._log = structlog.get_logger("dispatcher.pool")
 
     # Membership
@@ -272,7 +274,21 @@ class Pool:
         event, reason = self._finding(server, report, canary)
         if event is Event.VERIFIED:
             self._take_in(server, report)
+        if event is Event.FAILED and self._brakes(server, reason):
+            return lost
         return (*lost, *self._move(server, event, reason))
+
+    def _brakes(self, server: Server, reason: str) -> bool:
+        """Whether this soft eviction would be one too many: then the suspect stays, and is asked again."""
+        if server.state is not State.SUSPECT:
+            return False
+        in_service = sum(each.state in IN_SERVICE for each in self.servers.values())
+        if self._brake.allows(server.spec.id, in_service, self._now()):
+            return False
+        self._log.warning("soft_eviction_held_back", server=server.spec.id, reason=reason)
+        server.setbacks += 1
+        self._plan(server)
+        return True
 
     def _finding(self, server: Server, report: ProbeReport, canary: CanaryReport) -> tuple[Event, str]:
         if report.health in (Health.DOWN, Health.REFUSED):

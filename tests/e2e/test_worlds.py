@@ -2,11 +2,13 @@
 
 import itertools
 import os
+import ssl
 import subprocess
 from contextlib import contextmanager
 
 import pytest
-from commands import until
+from commands import Commands, until
+from gateway import certificate, proxy
 from jobs import row, rows, sends
 
 from dispatcher.testing.engine import EngineSettings
@@ -138,3 +140,18 @@ async def test_a_read_only_output_directory_is_told_before_anything_is_sent(cli,
         assert done.status == 3
         assert str(sealed) in done.err
     assert sends(server) == []
+
+
+async def test_tls_is_verified_against_the_certificates_of_the_environment(job, server, tmp_path):
+    """In interpreters of their own: these certificates are read when the program starts."""
+    cert, key = certificate(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    job.write(rows(3))
+    async with Commands(tmp_path) as cli, proxy(server, context=context) as url:
+        distrusted = await cli.run(*job.argv(url), "--wait-for-servers", 3)
+        trusted = await cli.run(*job.argv(url), env={"SSL_CERT_FILE": str(cert)})
+    assert distrusted.status == 3
+    assert "certificate" in distrusted.err.lower()
+    assert trusted.status == 0, trusted.err
+    assert len(sends(server)) == 3

@@ -1,15 +1,11 @@
 """Servers that come, go, die, lie or are reached in odd ways, as the command tells of them."""
 
 import asyncio
-import ssl
-import subprocess
 import urllib.request
-from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
-from aiohttp import web
-from commands import Commands, until
+from commands import until
+from gateway import proxy
 from jobs import row, rows, sends
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -23,59 +19,6 @@ QUICK = {
     "DISPATCHER_POOL__SCRAPE_INTERVAL_S": "0.2",
 }
 SLOW = EngineSettings(max_sequences=8, decode_step_s=0.01)
-
-
-@asynccontextmanager
-async def proxy(server, prefix="", context=None):
-    """A gateway in front of a server: under a path, and behind TLS. Gives its URL."""
-    async with aiohttp.ClientSession() as session:
-
-        async def forward(request):
-            if not request.path.startswith(f"{prefix}/"):
-                return web.Response(status=404)
-            url = server.url + request.path.removeprefix(prefix)
-            async with session.request(request.method, url, data=await request.read()) as answer:
-                body = await answer.read()
-                return web.Response(status=answer.status, body=body, content_type=answer.content_type)
-
-        application = web.Application()
-        application.router.add_route("*", "/{path:.*}", forward)
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-            scheme = "https" if context else "http"
-            yield f"{scheme}://127.0.0.1:{runner.addresses[0][1]}{prefix}"
-        finally:
-            await runner.cleanup()
-
-
-def certificate(directory):
-    """A self-made certificate for this address, and its key."""
-    paths = directory / "cert.pem", directory / "key.pem"
-    subprocess.run(
-        [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "rsa:2048",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=test",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            "-out",
-            paths[0],
-            "-keyout",
-            paths[1],
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return paths
 
 
 async def scrape(port):
@@ -99,21 +42,6 @@ async def test_a_path_prefix_is_kept(cli, job, server, suffix):
         done = await cli.run(*job.write([*rows(3), row(3, "/tokenize")]).argv(url + suffix))
     assert done.status == 0, done.err
     assert len(sends(server)) == 4
-
-
-async def test_tls_is_verified_against_the_certificates_of_the_environment(job, server, tmp_path):
-    """In interpreters of their own: these certificates are read when the program starts."""
-    cert, key = certificate(tmp_path)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(cert, key)
-    job.write(rows(3))
-    async with Commands(tmp_path) as cli, proxy(server, context=context) as url:
-        distrusted = await cli.run(*job.argv(url), "--wait-for-servers", 3)
-        trusted = await cli.run(*job.argv(url), env={"SSL_CERT_FILE": str(cert)})
-    assert distrusted.status == 3
-    assert "certificate" in distrusted.err.lower()
-    assert trusted.status == 0, trusted.err
-    assert len(sends(server)) == 3
 
 
 async def test_a_server_that_dies_and_comes_back_is_evicted_and_readmitted(cli, job, serve, unused_tcp_port):

@@ -717,3 +717,24 @@ def test_metrics_show_state_permits_evictions_and_readmissions(fleet):
 def test_server_ids_are_what_the_pool_is_keyed_by(fleet):
     server = fleet.admit("x")
     assert fleet.pool.servers == {ServerId("http://x"): server}
+
+
+def test_soft_evidence_against_more_than_half_of_the_pool_is_held_back_for_a_minute(fleet):
+    servers = [fleet.admit(name) for name in "abcd"]
+    for server in servers:
+        fleet.load(server)
+        fleet.suspect(server)
+    effects = [fleet.pool.examined(server, UP, FAILED_CANARY) for server in servers]
+    assert [server.state for server in servers] == [State.EVICTED] * 2 + [State.SUSPECT] * 2
+    assert not any(gives_up(each) for each in effects[2:])
+    assert all(server.next_check_at > fleet.time for server in servers[2:])
+    fleet.time += 60
+    fleet.pool.examined(servers[2], UP, FAILED_CANARY)
+    assert servers[2].state is State.EVICTED
+
+
+def test_hard_evidence_is_never_held_back(fleet):
+    servers = [fleet.admit(name) for name in "abcd"]
+    for server in servers:
+        fleet.evict(server)
+    assert {server.state for server in servers} == {State.EVICTED}
