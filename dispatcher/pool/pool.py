@@ -341,7 +341,7 @@ class Pool:
             return ()
         move = server.machine.move(event, reason, self._now())
         if move.after is State.ACTIVE:
-            server.admitted(move.at)
+            server.admitted(move.at, spared=move.before is State.SUSPECT)
         self._count(server, move)
         self._plan(server)
         self._metrics.server_state(server.spec.id, move.after.value)

@@ -99,10 +99,17 @@ class Server:
         return self.models is None or model in self.models
 
     def permits_free(self, now: float) -> int:
-        """How many more requests it may be given now."""
+        """How many more requests it may be given now.
+
+        One that has answered nothing well since its admission, and something doubtfully, gets no more than
+        would convict it: a server that fails at once must not be fed.
+        """
         if self.machine.state is not State.ACTIVE or now < self.blocked_until:
             return 0
-        return self.limit.permits(now) - self.in_flight
+        permits = self.limit.permits(now)
+        if self.doubts and not self.proven:
+            permits = min(permits, max(1, DOUBTS_MAX - self.doubts))
+        return permits - self.in_flight
 
     def free_share(self, now: float) -> float:
         """The share of its limit that is free: what the assigner compares."""
@@ -158,10 +165,11 @@ class Server:
             self.models = models
             self.lacking.clear()
 
-    def admitted(self, now: float) -> None:
-        """It enters, or comes back into, rotation."""
+    def admitted(self, now: float, *, spared: bool) -> None:
+        """It enters, or comes back into, rotation. One that was `spared` still has its doubts to answer."""
         self.admitted_at = self.progress_at = self.blocked_until = now
-        self.doubts = 0
+        if not spared:
+            self.doubts = 0
         self.proven = False
         self.limit.admitted(now)
 

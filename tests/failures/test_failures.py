@@ -217,12 +217,14 @@ async def test_f10_rows_that_never_answer_end_as_timeouts_with_a_new_id_for_each
         assert all(server.in_flight == 0 for server in servers)
 
 
-async def test_f11_a_fast_failing_server_is_not_fed(stage):
+@pytest.mark.parametrize("spares", ["nothing", "the canary"])
+async def test_f11_a_fast_failing_server_is_not_fed(stage, spares):
     async with fleet(3) as (bad, *good):
-        bad.inject(presets.TEXT_500, Match(text=ROW))
+        bad.inject(presets.TEXT_500, Match(text=ROW if spares == "the canary" else None))
         for server in good:
             server.inject(Slow(0.5))
-        result = await stage.run([bad, *good], rows(500))
+        back_off = {"readmit_backoff_min_s": 2, "readmit_backoff_max_s": 60}  # the defaults
+        result = await stage.run([bad, *good], rows(500), pool=back_off)
         assert len(result.successes) == 500
         assert sum(sends(bad).values()) <= 20
         shares = [sum(sends(server).values()) for server in good]

@@ -738,3 +738,28 @@ def test_hard_evidence_is_never_held_back(fleet):
     for server in servers:
         fleet.evict(server)
     assert {server.state for server in servers} == {State.EVICTED}
+
+
+def test_an_unproven_server_with_doubts_is_given_no_more_than_would_convict_it(fleet):
+    server = fleet.admit()
+    fleet.time += 10
+    assert server.permits_free(fleet.time) == 256
+    fleet.end(server, Verdict.DOUBTFUL)
+    assert server.permits_free(fleet.time) == DOUBTS_MAX - 1
+    fleet.end(server, Verdict.SUCCESS)
+    assert server.permits_free(fleet.time) == 256
+
+
+def test_a_server_spared_by_its_canary_gets_one_request_at_a_time_until_one_is_answered_well(fleet):
+    server = fleet.admit()
+    for _ in range(DOUBTS_MAX):
+        fleet.end(server, Verdict.DOUBTFUL)
+    fleet.verify(server)
+    fleet.time += 10
+    assert (server.state, server.permits_free(fleet.time)) == (State.ACTIVE, 1)
+    fleet.end(server, Verdict.DOUBTFUL)
+    assert server.state is State.SUSPECT
+    fleet.verify(server)
+    fleet.time += 10
+    fleet.end(server, Verdict.SUCCESS)
+    assert server.permits_free(fleet.time) == 256
