@@ -103,7 +103,8 @@ def batch_per_slot(size: int, slots: int) -> Policy:
                 last = min(first + size, setting.rows.plan.rows)
                 async with asyncio.TaskGroup() as batch:
                     for index in range(first, last):
-                        batch.create_task(_until_answered(setting, index, lambda: place))
+                        turns = _Turns(len(setting.specs), place - 1)  # where it fails, the next one's turn
+                        batch.create_task(_until_answered(setting, index, turns.next))
 
         async with asyncio.TaskGroup() as workers:
             for place in range(len(setting.specs)):
@@ -114,9 +115,9 @@ def batch_per_slot(size: int, slots: int) -> Policy:
 
 
 class _Turns:
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, last: int = -1) -> None:
         self._count = count
-        self._turn = -1
+        self._turn = last
 
     def next(self) -> int:
         self._turn = (self._turn + 1) % self._count

@@ -5,25 +5,27 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from dispatcher.queue.migrations import HEAD, upgrade
-from dispatcher.queue.schema import metadata
+from dispatcher.queue.migrations import HEAD, run, upgrade
 
 
 def tables_and_indexes(path):
+    """What the database is made of, white space aside, and the revision that it is stamped with."""
     with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE tbl_name <> 'alembic_version'")
-        return dict(rows.fetchall())
+        rows = connection.execute("SELECT name, sql FROM sqlite_master").fetchall()
+        stamped = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    return {name: sql and "".join(sql.split()) for name, sql in rows}, stamped
 
 
-def test_the_revisions_lead_to_the_tables_that_the_statements_use(tmp_path):
-    for name, make in (("made.db", metadata.create_all), ("upgraded.db", lambda c: upgrade(c, "x"))):
+def test_the_revisions_lead_to_the_tables_that_a_new_database_is_given(tmp_path):
+    for name, make in (("made.db", lambda c: upgrade(c, "x")), ("upgraded.db", run)):
         engine = create_engine(f"sqlite:///{tmp_path / name}")
         with engine.begin() as connection:
             make(connection)
         engine.dispose()
-    made = tables_and_indexes(tmp_path / "made.db")
-    assert made["jobs"].startswith("CREATE TABLE jobs")
-    assert tables_and_indexes(tmp_path / "upgraded.db") == made
+    made, stamped = tables_and_indexes(tmp_path / "made.db")
+    assert made["jobs"].startswith("CREATETABLEjobs")
+    assert stamped == [(HEAD,)]
+    assert tables_and_indexes(tmp_path / "upgraded.db") == (made, stamped)
 
 
 def test_upgrading_again_changes_nothing(tmp_path):
@@ -32,7 +34,7 @@ def test_upgrading_again_changes_nothing(tmp_path):
         with engine.begin() as connection:
             upgrade(connection, "x")
     engine.dispose()
-    assert "shards" in tables_and_indexes(tmp_path / "queue.db")
+    assert "shards" in tables_and_indexes(tmp_path / "queue.db")[0]
 
 
 def test_head_is_the_last_revision_and_revisions_are_numbered_upwards():
