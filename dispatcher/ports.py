@@ -85,6 +85,9 @@ class Recorder(Protocol):
     async def close(self, lease: Lease) -> None:
         """End a shard, finished or not: every appended outcome is durable on return."""
 
+    def hasten(self, lease: Lease) -> None:
+        """Nothing more will come for this shard: make it durable now, not with the next group."""
+
     @property
     def obstacle(self) -> str | None:
         """Why nothing can be recorded just now (a full disk, say), or None."""

@@ -263,6 +263,9 @@ class Node:
     def _append(self, lease: Lease, outcome: Outcome) -> None:
         self._world.recorder.append(lease, outcome)
         self.desk.appended(lease, outcome)
+        shard = self.desk.shards.get(lease)
+        if shard is not None and shard.answered:
+            self._world.recorder.hasten(lease)
 
     def give_up(self, effect: GiveUp) -> None:
         """Close every request of ours that is open at this server; each is sent again."""

@@ -37,6 +37,11 @@ class ShardInHand:
         return len(self._unrecorded)
 
     @property
+    def answered(self) -> bool:
+        """Whether every request has an outcome, durable or not."""
+        return len(self._unrecorded) == self.owed
+
+    @property
     def complete(self) -> bool:
         """Whether every request has a durable outcome."""
         return self.owed == 0

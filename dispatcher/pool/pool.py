@@ -199,7 +199,7 @@ class Pool:
     def _mismatched(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         server.failed(end.judgement.message, self._now())
         if end.judgement.code is ErrorCode.MODEL_NOT_FOUND and end.model is not None:
-            server.lacking.add(end.model)
+            server.lacking[end.model] = self._now()
         return self._move(server, Event.MISMATCHED, end.judgement.message)
 
     # Evidence from probes
@@ -224,6 +224,7 @@ class Pool:
         """Take in a full inspection of a server in rotation: it may have been put to sleep, or reloaded."""
         if report.sleeping:
             return self._move(server, Event.SLEPT, "asleep")
+        server.forget_lacks(self._now())
         server.note_models(report.models)
         return self.probed(server, report)
 

@@ -8,6 +8,8 @@ from dispatcher.pool.states import Machine, State
 
 DOUBTS_MAX = 5
 """Doubtful endings in a row, without one good answer between them, that make a server a suspect."""
+LACK_S = 60.0
+"""How long a server gets no row of a model that it answered 404 for, or by another model."""
 PAUSE_DEFAULT_S = 1.0
 """How long a server that refused for load is left alone when it sends no Retry-After."""
 PAUSE_MIN_S = 0.1
@@ -58,7 +60,7 @@ class Server:
         self.in_flight = 0
         self.models: dict[str, str] | None = None
         """Served name -> root, as it lists them; None where it has no list."""
-        self.lacking: set[str] = set()
+        self.lacking: dict[str, float] = {}
         """Models it answered 404 for, although it has no list, or lists them."""
         self.next_check_at = now
         self.next_scrape_at = now
@@ -158,6 +160,14 @@ class Server:
         """Remember the latest start; an absent one changes nothing."""
         if self.started_at is None or self.restarted(started_at):
             self.started_at = started_at
+
+    def forget_lacks(self, now: float) -> None:
+        """Believe again what its list says of models that it lacked long ago.
+
+        A proxy may have led to another server for a moment; otherwise the rows of the model would wait for
+        ever on a server that has it.
+        """
+        self.lacking = {model: at for model, at in self.lacking.items() if now - at < LACK_S}
 
     def note_models(self, models: dict[str, str] | None) -> None:
         """Take in its list of models; an absent one changes nothing, and a new one is believed."""

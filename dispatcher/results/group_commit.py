@@ -73,6 +73,7 @@ class GroupCommit:
         self._unwritten: dict[OpenShard, None] = {}
         self._unsynced: dict[OpenShard, None] = {}
         self._syncing: dict[OpenShard, None] = {}
+        self._hastened: dict[OpenShard, None] = {}
         self._ending: dict[OpenShard, None] = {}
 
     @property
@@ -94,6 +95,10 @@ class GroupCommit:
         """A shard is to be made durable now, and closed."""
         self._ending[shard] = None
 
+    def hasten(self, shard: OpenShard) -> None:
+        """A shard has had its last record: it does not wait for the next round of syncs."""
+        self._hastened[shard] = None
+
     def next(self, now: float) -> Batch:
         """The work that is due. The batch must be executed, and `done` told, before the next is asked for."""
         writes, self._unwritten = self._unwritten, {}
@@ -103,7 +108,8 @@ class GroupCommit:
         if self._unsynced and now >= self._synced_at + self._sync_s:
             self._syncing |= self._unsynced
             self._synced_at = now
-        return Batch(tuple(writes), tuple(self._ending | self._syncing), tuple(self._ending))
+        syncs = tuple(self._ending | self._hastened | self._syncing)
+        return Batch(tuple(writes), syncs, tuple(self._ending))
 
     def done(self, batch: Batch, report: Report) -> tuple[list[Recorded], list[OpenShard]]:
         """A batch is over: say which outcomes have become durable, and which shards have ended."""
@@ -113,6 +119,8 @@ class GroupCommit:
             if shard.file.settled:
                 self._unsynced.pop(shard, None)
                 self._syncing.pop(shard, None)
+            if shard.settled:
+                self._hastened.pop(shard, None)
         ended = [shard for shard in batch.endings if shard.settled]
         for shard in ended:
             del self._ending[shard]

@@ -82,6 +82,9 @@ class MemoryRecorder:
         await shard.drained.wait()
         self._shards.pop(_key(lease), None)
 
+    def hasten(self, lease: Lease) -> None:
+        """Nothing to hasten: the consumer sets the pace."""
+
     def _take(self) -> Outcome:
         shard, outcome = self._waiting.popleft()
         shard.outcome_taken()

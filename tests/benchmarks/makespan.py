@@ -1,8 +1,9 @@
-"""How near the makespan comes to the ideal, in the simulator: `python tests/benchmarks/makespan.py [--scale X]`.
+"""How near the makespan comes to the ideal, in the simulator: `python tests/benchmarks/makespan.py`.
 
 One row of the printed table (Markdown, as in docs/simulator.md) for each fleet: the ideal's share of the
-makespan for the dispatcher and, beside it, for what people do without one. The ideal knows all, and no fault is
-charged to it. `--sweep` prints instead the dispatcher with learned limits beside every fixed one.
+makespan for the dispatcher and, beside it, for what people do without one. The ideal knows all, and no
+fault is charged to it. `--sweep` prints the dispatcher with learned limits beside every fixed one instead,
+and `--scale X` makes the jobs X times as long.
 """
 
 import argparse

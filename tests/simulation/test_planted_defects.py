@@ -128,9 +128,6 @@ class Unsynced:
     def sync_folder(self, folder):
         """Do nothing."""
 
-    def open(self, path):
-        raise AssertionError("it was open already")
-
 
 def test_a_server_that_is_admitted_without_a_canary_is_noticed(monkeypatch):
     genuine = run.config_of
@@ -153,7 +150,7 @@ def test_an_output_out_of_order_is_noticed(monkeypatch):
 
 
 def test_a_dispatcher_that_waits_for_ever_is_a_deadlock_or_late(monkeypatch):
-    monkeypatch.setattr(Server, "permits_free", lambda self, now: 0)
+    monkeypatch.setattr(Server, "permits_free", lambda *_: 0)
     assert "not finished within" in breaches(PLAIN)
 
 
@@ -166,7 +163,7 @@ def test_an_error_of_the_dispatcher_is_a_breach_with_its_words(monkeypatch):
 
 
 def test_a_breach_comes_with_the_latest_events(monkeypatch):
-    monkeypatch.setattr(Server, "permits_free", lambda self, now: 0)
+    monkeypatch.setattr(Server, "permits_free", lambda *_: 0)
     report = run_scenario(PLAIN)
     assert not report.passed
     assert any("server_active" in line for line in report.latest)

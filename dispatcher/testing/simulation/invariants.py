@@ -112,11 +112,8 @@ def _rows_per_s(scenario: Scenario, model: str) -> float:
 
 
 def _first_load_s(plan: ServerPlan, job: JobPlan) -> float:
-    """What a server needs for the rows that a cold start may give it before its telemetry is heard."""
-    limit = plan.limit or LIMIT_START
-    if plan.metrics:
-        limit = min(limit, round(plan.engine.kv_tokens / plan.model_len) + 1)
-    return min(limit, job.rows) / rows_per_s(plan.engine, job)
+    """What a server needs for the rows that it may be given while it ramps up, before telemetry is heard."""
+    return min(plan.limit or LIMIT_START, job.rows) / rows_per_s(plan.engine, job)
 
 
 def _slowed(plan: ServerPlan, job: JobPlan) -> float:

@@ -138,7 +138,11 @@ class SimulatedServer:
         return flight
 
     def _die_of(self, flight: Flight, life: int) -> None:
-        if life == self._life and flight in self._flights and not self.manners.frozen:
+        if life != self._life or flight not in self._flights:
+            return
+        if self.manners.frozen:  # it dies when it goes on
+            self._loop.call_later(POISON_S, self._die_of, flight, life)
+        else:
             self.kill(back_after_s=self._random.uniform(5.0, 20.0))
 
     # The engine

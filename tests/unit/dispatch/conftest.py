@@ -249,6 +249,7 @@ class FakeRecorder:
         self.obstacle = None
         self.outcomes = defaultdict(list)
         self.opened = {}
+        self.hastened = []
         self.finished_before = frozenset()
         self._pending = []
         self._durable = []
@@ -281,6 +282,9 @@ class FakeRecorder:
         self._news.clear()
         durable, self._durable = self._durable, []
         return durable
+
+    def hasten(self, lease):
+        self.hastened.append(lease.shard.number)
 
     async def close(self, lease):
         while self.opened.get(lease.shard.number) in self._pending:  # noqa: ASYNC110  # time is virtual

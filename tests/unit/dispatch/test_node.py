@@ -28,6 +28,12 @@ async def test_every_request_is_sent_once_and_recorded_once(bench):
         assert b.recorder.opened == {}
 
 
+async def test_a_shard_is_made_durable_as_soon_as_its_last_row_is_answered(bench):
+    async with bench(rows=25, shard_size=10) as b:
+        await b.run()
+        assert sorted(b.recorder.hastened) == [0, 1, 2]
+
+
 async def test_every_send_has_an_id_of_its_own(bench):
     async with bench() as b:
         b.server("a").ending = Answer(500, b"")

@@ -354,6 +354,18 @@ def test_a_server_that_was_restarted_while_out_of_rotation_may_have_what_it_lack
     assert server.serves("m")
 
 
+def test_what_a_server_lacked_is_tried_again_after_a_minute(fleet):
+    server = fleet.admit(models={"m": "m"})
+    fleet.end(server, Verdict.MISMATCH, model="m", code=ErrorCode.MODEL_NOT_FOUND)
+    fleet.verify(server, models={"m": "m"})
+    fleet.time += 59
+    fleet.pool.refreshed(server, ProbeReport(Health.UP, models={"m": "m"}))
+    assert not server.serves("m")
+    fleet.time += 1
+    fleet.pool.refreshed(server, ProbeReport(Health.UP, models={"m": "m"}))
+    assert server.serves("m")
+
+
 def test_a_listing_server_serves_what_it_lists_and_any_unnamed_model(fleet):
     server = fleet.admit(models={"m": "m"})
     assert server.serves("m")

@@ -292,3 +292,26 @@ async def test_a_really_full_disk_loses_nothing(tiny_filesystem, clock, samples,
     contents = read_journal(path_of(tiny_filesystem, lease), lease.shard)
     assert contents.clean
     assert list(contents.outcomes) == list(range(40))
+
+
+async def test_a_hastened_shard_is_durable_at_once_and_the_others_wait(start, clock, samples):
+    recorder, lease = await start(sync_s=1e6)
+    recorder.append(lease, samples.success(0))
+    assert await announced(recorder) == 1
+    recorder.append(lease, samples.success(1))
+    recorder.append(lease, samples.success(2))
+    recorder.hasten(lease)
+    assert await announced(recorder) == 2
+    assert clock.time < 1
+
+
+async def test_a_shard_hastened_while_it_is_synced_is_synced_again_at_once(start, clock, disk, samples):
+    recorder, lease = await start(sync_s=1e6)
+    recorder.append(lease, samples.success(0))
+    await asyncio.sleep(0)  # the writer has taken the first, and is on its way to the disk
+    recorder.append(lease, samples.success(1))
+    recorder.hasten(lease)
+    durable = 0
+    while durable < 2:
+        durable += await announced(recorder)
+    assert clock.time < 1

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from dispatcher.model import (
-    Answer,
     Break,
     BreakKind,
     CanaryFault,
