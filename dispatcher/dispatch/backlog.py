@@ -12,11 +12,15 @@ PASSED_OVER_MAX = 32
 
 
 class Backlog:
-    """Fresh requests in input order; retries, which go first; and retries whose time has not come."""
+    """Fresh requests in input order; retries, which go first; and retries whose time has not come.
+
+    Retries that are suspects wait apart: a server that holds one of them is not given another.
+    """
 
     def __init__(self) -> None:
         self._fresh: dict[str | None, deque[Item]] = {}
         self._retries: dict[str | None, list[Item]] = {}
+        self._suspects: dict[str | None, list[Item]] = {}
         self._delayed: list[tuple[float, Item]] = []
         self._count = 0
         self.body_bytes = 0
@@ -27,7 +31,10 @@ class Backlog:
     def extend(self, items: Iterable[Item]) -> None:
         """Add fresh requests, in input order."""
         for item in items:
-            self._fresh.setdefault(item.request.model, deque()).append(item)
+            if item.suspect:  # an earlier run says so
+                self._retry(item)
+            else:
+                self._fresh.setdefault(item.request.model, deque()).append(item)
             self._note(item, 1)
 
     def put_back(self, item: Item, not_before: float, now: float) -> None:
@@ -43,30 +50,37 @@ class Backlog:
         while self._delayed and self._delayed[0][0] <= now:
             self._retry(heapq.heappop(self._delayed)[1])
 
-    def take(self, server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:
+    def take(
+        self, server: Server, has_elsewhere: Callable[[Item], bool], *, suspects: bool = True
+    ) -> Item | None:
         """The first request for this server: retries before new work, then in order.
 
-        A request that the server answered doubtfully before is passed over while it `has_elsewhere` to go.
+        A request that the server answered doubtfully before is passed over while it `has_elsewhere` to go;
+        without `suspects`, so is every suspect.
         """
-        item = self._take_retry(server, has_elsewhere) or self._take_fresh(server)
+        item = (
+            (_take_retry(self._suspects, server, has_elsewhere) if suspects else None)
+            or _take_retry(self._retries, server, has_elsewhere)
+            or self._take_fresh(server)
+        )
         if item is not None:
             self._note(item, -1)
         return item
 
     def discard(self, gone: Callable[[Item], bool]) -> None:
         """Remove these requests, wherever they wait: their lease was lost."""
-        for queue in [*self._fresh.values(), *self._retries.values()]:
+        for queue in [*self._fresh.values(), *self._retries.values(), *self._suspects.values()]:
             kept = [item for item in queue if not self._dropped(item, gone)]
             queue.clear()
             queue.extend(kept)
-        for retries in self._retries.values():
+        for retries in [*self._retries.values(), *self._suspects.values()]:
             heapq.heapify(retries)
         self._delayed = [pair for pair in self._delayed if not self._dropped(pair[1], gone)]
         heapq.heapify(self._delayed)
 
     def models(self) -> set[str | None]:
         """The models that the waiting requests want."""
-        queues = [*self._fresh.items(), *self._retries.items()]
+        queues = [*self._fresh.items(), *self._retries.items(), *self._suspects.items()]
         return {model for model, queue in queues if queue} | {item.request.model for _, item in self._delayed}
 
     def ready(self) -> bool:
@@ -74,7 +88,8 @@ class Backlog:
         return self._count > len(self._delayed)
 
     def _retry(self, item: Item) -> None:
-        heapq.heappush(self._retries.setdefault(item.request.model, []), item)
+        heaps = self._suspects if item.suspect else self._retries
+        heapq.heappush(heaps.setdefault(item.request.model, []), item)
 
     def _dropped(self, item: Item, gone: Callable[[Item], bool]) -> bool:
         if not gone(item):
@@ -86,19 +101,22 @@ class Backlog:
         self._count += sign
         self.body_bytes += sign * len(item.request.body)
 
-    def _take_retry(self, server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:
-        heaps = [heap for model, heap in self._retries.items() if heap and server.serves(model)]
-        for heap in sorted(heaps):
-            if (item := _first_fit(heap, server, has_elsewhere)) is not None:
-                return item
-        return None
-
     def _take_fresh(self, server: Server) -> Item | None:
         queues = [queue for model, queue in self._fresh.items() if queue and server.serves(model)]
         if not queues:
             return None
         first = min(queues, key=lambda queue: queue[0]) if len(queues) > 1 else queues[0]
         return first.popleft()
+
+
+def _take_retry(
+    retries: dict[str | None, list[Item]], server: Server, has_elsewhere: Callable[[Item], bool]
+) -> Item | None:
+    heaps = [heap for model, heap in retries.items() if heap and server.serves(model)]
+    for heap in sorted(heaps):
+        if (item := _first_fit(heap, server, has_elsewhere)) is not None:
+            return item
+    return None
 
 
 def _first_fit(heap: list[Item], server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:

@@ -1,12 +1,25 @@
 """A request on its way through this node, with what its attempts have cost so far."""
 
+from dispatcher.dispatch.blame import Suspicion
 from dispatcher.model import Lease, Request, ServerId
 
 
 class Item:
     """One request in hand. Mutable, and owned by the desk."""
 
-    __slots__ = ("charged", "lease", "order", "request", "resends", "sends", "stales", "tried")
+    __slots__ = (
+        "accused_at",
+        "charged",
+        "lease",
+        "order",
+        "poison",
+        "request",
+        "resends",
+        "sends",
+        "stales",
+        "suspicion",
+        "tried",
+    )
 
     def __init__(self, request: Request, lease: Lease, order: int) -> None:
         self.request = request
@@ -23,6 +36,30 @@ class Item:
         """Free resends after a server's fault or mismatch; bounded by dispatch.free_resends_max."""
         self.tried: tuple[ServerId, ...] = ()
         """Servers that answered it doubtfully: it goes elsewhere while there is an elsewhere."""
+        self.suspicion: Suspicion | None = None
+        """What speaks for its having killed a server."""
+        self.accused_at: ServerId | None = None
+        """A server where its attempt broke, while it is not known whether that server is dead."""
+
+        self.poison = False
+        """Whether it is convicted: its next fault is its last."""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may be what kills servers, and is to be kept from other suspects."""
+        return self.suspicion is not None or self.accused_at is not None
+
+    def excuse(self, server: ServerId) -> None:
+        """The fate of a server where its attempt broke is known."""
+        if self.accused_at == server:
+            self.accused_at = None
+
+    def refund(self, server: ServerId) -> None:
+        """A charged attempt was the server's fault after all: it becomes a free resend."""
+        if server in self.tried:
+            self.tried = tuple(tried for tried in self.tried if tried != server)
+            self.charged -= 1
+            self.resends += 1
 
     def __lt__(self, other: "Item") -> bool:
         return self.order < other.order

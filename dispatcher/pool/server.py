@@ -33,6 +33,7 @@ class Server:
         "admitted_at",
         "blocked_until",
         "doubts",
+        "hanging",
         "in_flight",
         "lacking",
         "limit",
@@ -70,6 +71,8 @@ class Server:
         self.admitted_at = now
         self.blocked_until = now
         self.doubts = 0
+        self.hanging = False
+        """Whether it was found without progress while it held requests, and not admitted again since."""
         self.proven = False
         """Whether it has answered a request since it was last admitted: a canary's word is less than that."""
         self.progress_at = now
@@ -162,6 +165,7 @@ class Server:
         """It enters, or comes back into, rotation."""
         self.admitted_at = self.progress_at = self.blocked_until = now
         self.doubts = 0
+        self.hanging = False
         self.proven = False
         self.limit.admitted(now)
 

@@ -1,0 +1,94 @@
+"""Who was running when a server died: what stands between the attempts' ends and the blame.
+
+An attempt can break before its server is known to be dead: a reset comes first, the refused probe after it.
+Until the server's fate is known such a request is a suspect all the same. And answers that were charged to
+requests, but came from a server on its way down, are charged to the server once it is down.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from dispatcher.dispatch.blame import Blame, Casualty
+from dispatcher.dispatch.item import Item
+from dispatcher.model import ServerId
+from dispatcher.pool.pool import Loss
+
+CHARGED_MAX = 1024
+"""Charged requests remembered per server: as many as may have been open there when it went down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fallen:
+    """A request that was running at a server, and for how long it had."""
+
+    item: Item
+    exposure_s: float
+
+
+@dataclass(slots=True)
+class _Rolls:
+    broken: list[Fallen] = field(default_factory=list)
+    """Requests whose attempts broke in a way that may have been the server's death."""
+    charged: deque[Fallen] = field(default_factory=lambda: deque(maxlen=CHARGED_MAX))
+    """Requests that were charged since the server's last good answer."""
+
+
+class Casualties:
+    """Keeps, for each server, what its death would mean for whom. Plain state, no clock."""
+
+    def __init__(self, blame: Blame) -> None:
+        self._blame = blame
+        self._rolls: dict[ServerId, _Rolls] = {}
+
+    def broke(self, server: ServerId, item: Item, exposure_s: float) -> None:
+        """The attempt broke; whether the server is dead is not known yet."""
+        item.accused_at = server
+        self._rolls.setdefault(server, _Rolls()).broken.append(Fallen(item, exposure_s))
+
+    def charged(self, server: ServerId, item: Item, exposure_s: float) -> None:
+        """The attempt was charged to the request."""
+        self._rolls.setdefault(server, _Rolls()).charged.append(Fallen(item, exposure_s))
+
+    def answered(self, server: ServerId) -> None:
+        """The server gave a good answer: what it answered before stands."""
+        if rolls := self._rolls.get(server):
+            rolls.charged.clear()
+
+    def lives(self, server: ServerId) -> None:
+        """The server was found alive: what broke there was a connection."""
+        for fallen in self._rolls.pop(server, _Rolls()).broken:
+            fallen.item.excuse(server)
+
+    def ended(self, item: Item) -> None:
+        """The request has its outcome: nothing speaks against it any more."""
+        if item.suspicion is not None:
+            self._blame.cleared(item.suspicion)
+            item.suspicion = None
+        if item.accused_at is not None:
+            if rolls := self._rolls.get(item.accused_at):
+                rolls.broken = [fallen for fallen in rolls.broken if fallen.item is not item]
+            item.accused_at = None
+
+    def died(self, server: ServerId, running: Iterable[Fallen], loss: Loss) -> list[Item]:
+        """The server is lost. Returns its casualties: those that are poison by now, and the new suspects.
+
+        Where nothing broke it was stopped in good order, and nobody is blamed.
+        """
+        rolls = self._rolls.pop(server, _Rolls())
+        for fallen in rolls.charged:
+            fallen.item.refund(server)
+        broken = [*rolls.broken, *(rolls.charged if loss is Loss.DEAD else ())]
+        if loss is Loss.HUNG or (loss is Loss.DEAD and broken):
+            return self._judge(server, {each.item: each for each in (*broken, *running)}.values())
+        for fallen in broken:
+            fallen.item.excuse(server)
+        return []
+
+    def _judge(self, server: ServerId, fallen: Collection[Fallen]) -> list[Item]:
+        findings = self._blame.died([Casualty(each.item.suspicion, each.exposure_s) for each in fallen])
+        for each, finding in zip(fallen, findings, strict=True):
+            each.item.excuse(server)
+            each.item.suspicion = finding.suspicion
+            each.item.poison = finding.poison
+        return [each.item for each in fallen]
