@@ -140,7 +140,7 @@ class PoolSettings(_Settings):
     stall_s: Annotated[Seconds, Field(le=_DAY)] = 120.0
     readmit_backoff_min_s: Annotated[Seconds, Field(le=_DAY)] = 2.0
     readmit_backoff_max_s: Annotated[Seconds, Field(le=_DAY)] = 60.0
-    deaths_max: Annotated[Count, Field(ge=1, le=100)] = 5
+    deaths_max: Annotated[Count, Field(ge=2, le=100)] = 5
     """Deaths of servers while it ran that convict a request at the latest, whatever the odds."""
     wait_for_servers_s: Annotated[Seconds, Field(le=30 * _DAY)] | None = None
     """None: wait for as long as it takes."""

@@ -4,6 +4,8 @@ A request that was running when its server died is a suspect. The odds that it i
 number of requests that died together, and grow with each further death while it was the only suspect there:
 by 1 / (1 - exp(-rate x exposure)), the inverse of the chance that this server would have died anyway in the
 seconds that the request ran. At 99 % it is convicted: after two deaths in a calm fleet, more in a stormy one.
+
+The rate counts every death as the fleet's own, until a conviction explains it.
 """
 
 import math
@@ -13,17 +15,21 @@ from dataclasses import dataclass, field
 PRIOR_SERVER_S = 2 * 3600.0
 """Before anything is known, a server is taken to die of itself once in two hours."""
 CONVICTION = 0.99
+EXPOSURE_MIN_S = 0.1
+"""Deaths that follow a send more closely are told no further apart: so sudden is a crash loop, too."""
 COMPANY_GROWTH = 4
 """Once a death has turned out to be nobody's, every four cleared suspects let one more run beside another."""
+LONE_DEATHS = 2
+"""Deaths after which a suspect runs without another: whatever the company, it meets its judge."""
 
 
 @dataclass(slots=True, eq=False)
 class Death:
-    """One server's death: how many of its suspects are not cleared yet."""
+    """One server's death: how many of those it made suspects are not cleared yet."""
 
     open_suspects: int = 0
-    tainted: bool = False
-    """Whether one of its suspects was convicted: then it was not the fleet's own."""
+    explained: bool = False
+    """Whether it is not the fleet's own: a suspect was convicted of it, or was lost from sight."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,13 +39,21 @@ class Suspicion:
     odds: float
     """That it is poison, as odds: 1.0 is even."""
     deaths: int = 1
-    """Deaths that count: the one that made it a suspect, and those while it was the only one there."""
-    death: Death = field(default_factory=Death)
+    """Servers that died while it ran there."""
+    seen: list[Death] = field(default_factory=list)
+    """Those of its deaths that this process saw."""
+    accused: Death | None = None
+    """The death that made it a suspect, if this process saw it."""
 
     @property
     def probability(self) -> float:
         """The odds as a probability."""
         return self.odds / (1.0 + self.odds)
+
+    @property
+    def lone(self) -> bool:
+        """Whether it is to run without another suspect."""
+        return self.deaths >= LONE_DEATHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +79,14 @@ class Blame:
     def __init__(self, deaths_max: int) -> None:
         self._deaths_max = deaths_max
         self._server_s = PRIOR_SERVER_S
-        self._background_deaths = 1.0
+        self._deaths = 0
         self._innocent_deaths = 0
         self._cleared = 0
 
     @property
     def rate(self) -> float:
-        """Deaths a second that a server dies of itself: learned from deaths without a suspect."""
-        return self._background_deaths / self._server_s
+        """Deaths a second that a server dies of itself, with a prior of one in two hours."""
+        return (1.0 + self._deaths) / self._server_s
 
     @property
     def company_max(self) -> int:
@@ -86,39 +100,48 @@ class Blame:
     def died(self, casualties: Sequence[Casualty]) -> list[Finding]:
         """Judge everyone who was running at a server that died, in order."""
         suspects = [casualty for casualty in casualties if casualty.suspicion is not None]
-        if not suspects:
-            self._background_deaths += 1.0
-        sole = suspects[0] if len(suspects) == 1 else None
-        if sole is not None and self._convicts(sole):
-            return [Finding(None) if each is not sole else self._convicted(sole) for each in casualties]
+        if len(suspects) == 1 and self._convicts(suspects[0]):
+            return [self._convicted(each) if each is suspects[0] else Finding(None) for each in casualties]
+        self._deaths += 1
         death, odds = Death(), 1.0 / max(1, len(casualties))
-        return [Finding(each.suspicion or _accused(death, odds)) for each in casualties]
+        return [Finding(_accused(each.suspicion, death, odds)) for each in casualties]
 
     def cleared(self, suspicion: Suspicion) -> None:
         """A suspect has got its outcome, and its server lives."""
         self._cleared += 1
-        death = suspicion.death
-        death.open_suspects -= 1
-        if death.open_suspects == 0 and not death.tainted:
-            self._innocent_deaths += 1
+        if (death := suspicion.accused) is not None:
+            death.open_suspects -= 1
+            self._innocent_deaths += death.open_suspects == 0 and not death.explained
+
+    def lost_from_sight(self, suspicion: Suspicion) -> None:
+        """A suspect is another's now: the death that made it one can be nobody's no more."""
+        if suspicion.accused is not None:
+            suspicion.accused.explained = True
 
     def _convicts(self, casualty: Casualty) -> bool:
         suspicion = casualty.suspicion
         assert suspicion is not None, "only a suspect can be convicted"
-        anyway = -math.expm1(-self.rate * max(casualty.exposure_s, 1e-3))
-        suspicion.odds /= anyway
-        suspicion.deaths += 1
-        return suspicion.probability >= CONVICTION or suspicion.deaths >= self._deaths_max
+        suspicion.odds /= -math.expm1(-self.rate * max(casualty.exposure_s, EXPOSURE_MIN_S))
+        enough = suspicion.probability >= CONVICTION
+        return enough or suspicion.deaths + 1 >= self._deaths_max
 
     def _convicted(self, casualty: Casualty) -> Finding:
-        """Its first death was no background death after all; trust in company has to be earned again."""
-        assert casualty.suspicion is not None, "only a suspect can be convicted"
-        casualty.suspicion.death.tainted = True
-        self._background_deaths = max(1.0, self._background_deaths - 1.0)
+        """Its deaths were not the fleet's own after all; trust in company has to be earned again."""
+        suspicion = casualty.suspicion
+        assert suspicion is not None, "only a suspect can be convicted"
+        suspicion.deaths += 1
+        for death in suspicion.seen:
+            self._deaths -= not death.explained
+            death.explained = True
         self._cleared = 0
-        return Finding(casualty.suspicion, poison=True)
+        return Finding(suspicion, poison=True)
 
 
-def _accused(death: Death, odds: float) -> Suspicion:
-    death.open_suspects += 1
-    return Suspicion(odds, death=death)
+def _accused(suspicion: Suspicion | None, death: Death, odds: float) -> Suspicion:
+    """One more death for a suspect, the first for another."""
+    if suspicion is None:
+        suspicion = Suspicion(odds, deaths=0, accused=death)
+        death.open_suspects += 1
+    suspicion.deaths += 1
+    suspicion.seen.append(death)
+    return suspicion

@@ -6,7 +6,7 @@ requests, but came from a server on its way down, are charged to the server once
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from dispatcher.dispatch.blame import Blame, Casualty
@@ -31,11 +31,14 @@ class _Rolls:
     broken: list[Fallen] = field(default_factory=list)
     """Requests whose attempts broke in a way that may have been the server's death."""
     charged: deque[Fallen] = field(default_factory=lambda: deque(maxlen=CHARGED_MAX))
-    """Requests that were charged since the server's last good answer."""
+    """Requests that were charged since the server's last good answer, once for each charge."""
 
 
 class Casualties:
-    """Keeps, for each server, what its death would mean for whom. Plain state, no clock."""
+    """Keeps, for each server, what its death would mean for whom. Plain state, no clock.
+
+    Only requests without an outcome stand in it, and only servers whose fate is open.
+    """
 
     def __init__(self, blame: Blame) -> None:
         self._blame = blame
@@ -43,7 +46,7 @@ class Casualties:
 
     def broke(self, server: ServerId, item: Item, exposure_s: float) -> None:
         """The attempt broke; whether the server is dead is not known yet."""
-        item.accused_at = server
+        item.accused_at = (*item.accused_at, server)
         self._rolls.setdefault(server, _Rolls()).broken.append(Fallen(item, exposure_s))
 
     def charged(self, server: ServerId, item: Item, exposure_s: float) -> None:
@@ -60,17 +63,24 @@ class Casualties:
         for fallen in self._rolls.pop(server, _Rolls()).broken:
             fallen.item.excuse(server)
 
+    def keep(self, known: Callable[[ServerId], bool]) -> None:
+        """Forget the servers that have gone for good: nobody will hear of their fate."""
+        for server in [server for server in self._rolls if not known(server)]:
+            self.lives(server)
+
     def ended(self, item: Item) -> None:
         """The request has its outcome: nothing speaks against it any more."""
-        if item.suspicion is not None:
+        if item.suspicion is not None and not item.poison:
             self._blame.cleared(item.suspicion)
-            item.suspicion = None
-        if item.accused_at is not None:
-            if rolls := self._rolls.get(item.accused_at):
-                rolls.broken = [fallen for fallen in rolls.broken if fallen.item is not item]
-            item.accused_at = None
+        self._strike(item)
 
-    def died(self, server: ServerId, running: Iterable[Fallen], loss: Loss) -> list[Item]:
+    def dropped(self, item: Item) -> None:
+        """The request's lease was lost: what becomes of it is not ours to see."""
+        if item.suspicion is not None:
+            self._blame.lost_from_sight(item.suspicion)
+        self._strike(item)
+
+    def died(self, server: ServerId, running: Collection[Fallen], loss: Loss) -> list[Item]:
         """The server is lost. Returns its casualties: those that are poison by now, and the new suspects.
 
         Where nothing broke it was stopped in good order, and nobody is blamed.
@@ -79,16 +89,29 @@ class Casualties:
         for fallen in rolls.charged:
             fallen.item.refund(server)
         broken = [*rolls.broken, *(rolls.charged if loss is Loss.DEAD else ())]
-        if loss is Loss.HUNG or (loss is Loss.DEAD and broken):
-            return self._judge(server, {each.item: each for each in (*broken, *running)}.values())
         for fallen in broken:
             fallen.item.excuse(server)
-        return []
+        guilty_of_it = [*broken, *running]
+        if loss is Loss.OTHER or not (broken or loss is Loss.HUNG) or not guilty_of_it:
+            return []
+        return self._judge(server, {each.item: each for each in guilty_of_it}.values())
 
     def _judge(self, server: ServerId, fallen: Collection[Fallen]) -> list[Item]:
         findings = self._blame.died([Casualty(each.item.suspicion, each.exposure_s) for each in fallen])
         for each, finding in zip(fallen, findings, strict=True):
-            each.item.excuse(server)
+            each.item.died_at = (*each.item.died_at, server)
             each.item.suspicion = finding.suspicion
             each.item.poison = finding.poison
         return [each.item for each in fallen]
+
+    def _strike(self, item: Item) -> None:
+        item.suspicion = None
+        for server in {*item.accused_at, *item.tried}:
+            if rolls := self._rolls.get(server):
+                rolls.broken = _without(rolls.broken, item)
+                rolls.charged = deque(_without(rolls.charged, item), CHARGED_MAX)
+        item.accused_at = ()
+
+
+def _without(roll: Iterable[Fallen], item: Item) -> list[Fallen]:
+    return [fallen for fallen in roll if fallen.item is not item]

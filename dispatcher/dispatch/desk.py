@@ -5,86 +5,29 @@ answers.
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dispatcher.config import DispatchSettings
+from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.backlog import Backlog
-from dispatcher.dispatch.blame import Blame, Suspicion
-from dispatcher.dispatch.casualties import Casualties, Fallen
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.item import Item
-from dispatcher.dispatch.pace import Pace
+from dispatcher.dispatch.outcomes import outcome_of, poisoned
+from dispatcher.dispatch.quarantine import Convicted, Lost, Quarantine, Suspected
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
-from dispatcher.model import (
-    Break,
-    BreakKind,
-    Ending,
-    ErrorCode,
-    Grudge,
-    Judgement,
-    Lease,
-    Outcome,
-    Provenance,
-    Request,
-    ServerId,
-    Verdict,
-)
+from dispatcher.dispatch.window import Unrecorded, Window
+from dispatcher.model import Break, BreakKind, Ending, Judgement, Lease, Outcome, Request, ServerId, Verdict
 from dispatcher.pool.pool import AttemptEnd, Effect, Loss, Pool
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import State
 from dispatcher.ports import Judge, Replay
 from dispatcher.telemetry.metrics import Metrics
 
-WINDOW_FACTOR = 2
-"""Requests kept in hand, ready or in flight, as a multiple of the servers' permits.
-
-More where requests end so fast that `Pace` asks for it."""
-WINDOW_MIN = 512
-WINDOW_BYTES_MAX = 256 * 2**20
-"""Bodies that wait to be sent; past this nothing more is leased while anything is ready."""
 SUSPECT_PAUSE_S = 1.0
 """A request whose attempt broke waits this long for the fate of its server to be known: it decides whether
 the request is a suspect, and a refused connection is found out at once."""
-UNRECORDED_MAX = 16_384
-UNRECORDED_BYTES_MAX = 256 * 2**20
-"""Outcomes on their way to the disk; past either nothing is sent: it could not be recorded."""
-
-
-class Attempt:
-    """One sending of a request to a server."""
-
-    __slots__ = ("begun", "given_up", "item", "sent_at", "server", "suspect")
-
-    def __init__(self, item: Item, server: Server, sent_at: float) -> None:
-        self.item = item
-        self.server = server
-        self.sent_at = sent_at
-        self.suspect = item.suspect
-        """Whether the request was a suspect when it was sent."""
-        self.begun = False
-        """Whether its task has run: it is created in one turn of the loop and runs in the next."""
-        self.given_up: str | None = None
-        """Why we closed it ourselves, if we did."""
-
-
-@dataclass(frozen=True, slots=True)
-class Convicted:
-    """A request that is poison, and its outcome."""
-
-    lease: Lease
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Suspected:
-    """A request that may be poison, and what a later run should know."""
-
-    lease: Lease
-    index: int
-    grudge: Grudge
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +54,10 @@ class Desk:
         self.backlog = Backlog()
         self.ceiling = ceiling
         self.open: dict[ServerId, dict[Attempt, None]] = {}
-        """In order of sending: a set's order, and with it the order of resends, would differ from run to run."""
+        """In order of sending: a set's order, and with it that of resends, would differ from run to run."""
         self.in_flight = 0
-        self.unrecorded = 0
         self.closed = False
         """Whether the node drains: nothing more is sent."""
-        self._unrecorded_bytes = 0
         self._pool = pool
         self._judge = judge
         self._settings = settings
@@ -124,20 +65,22 @@ class Desk:
         self._now = clock_now
         self._order = 0
         self._roomy: dict[ServerId, Server] = {}
-        self._window = WINDOW_MIN
-        self._pace = Pace(clock_now())
-        self._blame = Blame(pool.settings.deaths_max)
-        self._casualties = Casualties(self._blame)
-        self._suspects_at: Counter[ServerId] = Counter()
-        self._looked_at = clock_now()
+        self._window = Window(clock_now())
+        self._unrecorded = Unrecorded()
+        self._quarantine = Quarantine(pool, self.backlog, clock_now())
 
     # Shards
 
+    @property
+    def unrecorded(self) -> int:
+        """Outcomes on their way to the disk."""
+        return self._unrecorded.count
+
     def room(self) -> int:
         """How many more requests to lease now; 0 while the window is well filled."""
-        window, held = self._window, len(self.backlog) + self.in_flight
-        full = self.backlog.body_bytes >= WINDOW_BYTES_MAX or self._recording_is_behind()
-        return 0 if self.closed or full or held > window * 3 // 4 else window - held
+        if self.closed or self._unrecorded.too_many:
+            return 0
+        return self._window.room(self.backlog, self.in_flight)
 
     def admit(self, lease: Lease, requests: Sequence[Request], replay: Replay) -> ShardInHand:
         """Take a leased shard in hand, less what an earlier run has finished."""
@@ -151,7 +94,7 @@ class Desk:
         item = Item(request, lease, self._order)
         self._order += 1
         if replay.grudges and (grudge := replay.grudges.get(request.index)) is not None:
-            item.suspicion = Suspicion(grudge.odds, grudge.deaths)
+            self._quarantine.remembered(item, grudge)
         return item
 
     def recorded(self, lease: Lease, count: int) -> tuple[ShardInHand | None, list[Outcome]]:
@@ -160,8 +103,7 @@ class Desk:
         if shard is None:
             return None, []
         outcomes = shard.recorded(count)
-        self.unrecorded -= count
-        self._unrecorded_bytes -= sum(len(outcome.body or b"") for outcome in outcomes)
+        self._unrecorded.recorded(outcomes)
         return shard, outcomes
 
     def drop(self, leases: Collection[Lease]) -> list[Attempt]:
@@ -174,8 +116,10 @@ class Desk:
             self.recorded(shard.lease, shard.unrecorded)
             self.shards.remove(shard.lease)
         lost = {id(shard.lease) for shard in shards}
-        self.backlog.discard(lambda item: id(item.lease) in lost)
-        return [attempt for attempt in self.open_attempts() if id(attempt.item.lease) in lost]
+        attempts = [attempt for attempt in self.open_attempts() if id(attempt.item.lease) in lost]
+        dropped = self.backlog.discard(lambda item: id(item.lease) in lost)
+        self._quarantine.dropped([*dropped, *(attempt.item for attempt in attempts)])
+        return attempts
 
     def open_attempts(self) -> list[Attempt]:
         """Every attempt that holds a permit."""
@@ -195,10 +139,8 @@ class Desk:
         """Permits may have come up anywhere: a server was admitted, a limit grew, a pause ended."""
         self._roomy = {server.spec.id: server for server in self._pool.active()}
         now = self._now()
-        self._blame.served((now - self._looked_at) * len(self._roomy))
-        self._looked_at = now
-        self._pace.look(now)
-        self._window = max(WINDOW_MIN, WINDOW_FACTOR * self._pool.permits_total(now), self._pace.ahead)
+        self._quarantine.look(len(self._roomy), now)
+        self._window.look(self._pool.permits_total(now), now)
 
     def assign(self) -> Iterator[Attempt]:
         """Pair ready requests with free permits: the largest free share first. Takes the permits."""
@@ -210,7 +152,7 @@ class Desk:
         heapq.heapify(shares)
         while shares and self.backlog.ready() and self._may_send():
             server = self._roomy[shares[0][1]]
-            item = self.backlog.take(server, self._has_elsewhere, suspects=self._takes_suspect(server))
+            item = self.backlog.take(server, self._has_elsewhere, self._quarantine.room(server))
             if item is None:
                 heapq.heappop(shares)
                 continue
@@ -225,25 +167,18 @@ class Desk:
         return list(self._roomy.values())
 
     def _may_send(self) -> bool:
-        return not self.closed and self.in_flight < self.ceiling.value and not self._recording_is_behind()
-
-    def _recording_is_behind(self) -> bool:
-        return self.unrecorded >= UNRECORDED_MAX or self._unrecorded_bytes >= UNRECORDED_BYTES_MAX
-
-    def _takes_suspect(self, server: Server) -> bool:
-        return self._suspects_at[server.spec.id] < self._blame.company_max
+        return not self.closed and self.in_flight < self.ceiling.value and not self._unrecorded.too_many
 
     def _has_elsewhere(self, item: Item) -> bool:
         return any(
-            server.serves(item.request.model) and server.spec.id not in item.tried
+            server.serves(item.request.model) and not item.avoids(server.spec.id)
             for server in self._pool.active()
         )
 
     def _begin(self, item: Item, server: Server, now: float) -> Attempt:
         item.sends += 1
         attempt = Attempt(item, server, now)
-        if attempt.suspect:
-            self._suspects_at[server.spec.id] += 1
+        self._quarantine.took(attempt)
         server.took(now)
         self.in_flight += 1
         self.open.setdefault(server.spec.id, {})[attempt] = None
@@ -256,9 +191,8 @@ class Desk:
         server = attempt.server
         server.gave_back()
         self.in_flight -= 1
-        self._pace.ended()
-        if attempt.suspect:
-            self._suspects_at[server.spec.id] -= 1
+        self._window.pace.ended()
+        self._quarantine.gave_back(attempt)
         del self.open[server.spec.id][attempt]
         if not self.open[server.spec.id]:  # servers come and go
             del self.open[server.spec.id]
@@ -290,8 +224,7 @@ class Desk:
         shard = self.shards.get(lease)
         assert shard is not None, "an outcome of a shard that is not in hand"
         shard.appended(outcome)
-        self.unrecorded += 1
-        self._unrecorded_bytes += len(outcome.body or b"")
+        self._unrecorded.appended(outcome)
 
     def server_lost(self, server: Server, loss: Loss) -> list[Convicted | Suspected]:
         """A server is lost with what is open there: find out who may have been the cause.
@@ -299,88 +232,39 @@ class Desk:
         Returns the requests that are convicted of it, with their outcomes, and those that are suspected. One
         that is convicted and still open somewhere gets its outcome when that attempt ends.
         """
-        now = self._now()
-        running = [Fallen(each.item, now - each.sent_at) for each in self.open.get(server.spec.id, ())]
-        casualties = self._casualties.died(server.spec.id, running, loss)
-        return [found for item in casualties if (found := self._found(item, server)) is not None]
-
-    def _found(self, item: Item, server: Server) -> Convicted | Suspected | None:
-        if item.suspicion is None or self.shards.get(item.lease) is None:
-            return None
-        if not item.poison:
-            grudge = Grudge(item.suspicion.deaths, item.suspicion.odds)
-            return Suspected(item.lease, item.request.index, grudge)
-        if any(attempt.item is item for attempt in self.open_attempts()):
-            return None
-        self.backlog.discard(lambda each: each is item)
-        return Convicted(item.lease, _poisoned(item, server))
+        running = [
+            attempt
+            for attempt in self.open.get(server.spec.id, ())
+            if self.shards.get(attempt.item.lease) is not None
+        ]
+        return self._quarantine.lost(Lost(server, loss, running), self._is_open, self._now())
 
     def server_spared(self, server: Server) -> None:
         """A suspect server lives: what broke there was a connection."""
-        self._casualties.lives(server.spec.id)
+        self._quarantine.spared(server)
+
+    def _is_open(self, item: Item) -> bool:
+        return any(attempt.item is item for attempt in self.open_attempts())
 
     def _resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
-        item = attempt.item
-        outcome = self._outcome_of(attempt, judgement, now)
+        if judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT):
+            self._quarantine.answered(attempt.server)
+        outcome = self._outcome(attempt, judgement, now)
         if outcome is not None:
-            self._casualties.ended(item)
+            self._quarantine.ended(attempt.item)
         return outcome
 
-    def _outcome_of(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
+    def _outcome(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
         item = attempt.item
-        self._note_casualty(attempt, judgement, now)
         if judgement.verdict is Verdict.SUCCESS:
-            return _outcome(attempt, judgement, None, "", now)
+            return outcome_of(attempt, judgement, None, "", now)
         if item.poison:
-            return _poisoned(item, attempt.server)
+            return poisoned(item, attempt.server)
         match after_fault(item, judgement, attempt.server.spec.id, self._settings):
             case Again(delay_s):
-                pause_s = max(delay_s, SUSPECT_PAUSE_S) if item.accused_at is not None else delay_s
+                self._quarantine.noted(attempt, judgement, now)
+                pause_s = max(delay_s, SUSPECT_PAUSE_S) if item.accused_at else delay_s
                 self.backlog.put_back(item, now + pause_s, now)
                 return None
             case Fail(code, message):
-                return _outcome(attempt, judgement, code, message, now)
-
-    def _note_casualty(self, attempt: Attempt, judgement: Judgement, now: float) -> None:
-        server, exposure_s = attempt.server.spec.id, now - attempt.sent_at
-        if judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT):
-            self._casualties.answered(server)
-        elif judgement.broken:
-            self._casualties.broke(server, attempt.item, exposure_s)
-        elif judgement.verdict is Verdict.DOUBTFUL:
-            self._casualties.charged(server, attempt.item, exposure_s)
-
-
-def _outcome(
-    attempt: Attempt, judgement: Judgement, code: ErrorCode | None, message: str, now: float
-) -> Outcome:
-    request, server = attempt.item.request, attempt.server
-    return Outcome(
-        index=request.index,
-        custom_id=request.custom_id,
-        code=code,
-        message=message,
-        status=judgement.status,
-        request_id=judgement.request_id,
-        body=judgement.body,
-        tokens=judgement.tokens,
-        provenance=Provenance(
-            server=server.spec.id,
-            model=request.model,
-            server_version=server.version,
-            attempts=attempt.item.sends,
-            seconds=now - attempt.sent_at,
-        ),
-    )
-
-
-def _poisoned(item: Item, server: Server) -> Outcome:
-    deaths = item.suspicion.deaths if item.suspicion is not None else 1
-    request = item.request
-    return Outcome(
-        index=request.index,
-        custom_id=request.custom_id,
-        code=ErrorCode.POISON,
-        message=f"{deaths} servers died while they had it, the last {server.spec.id}; it is sent no more",
-        provenance=Provenance(server.spec.id, request.model, server.version, item.sends, 0.0),
-    )
+                return outcome_of(attempt, judgement, code, message, now)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import structlog
 
 from dispatcher.config import DispatchSettings, QueueSettings
-from dispatcher.dispatch.desk import Attempt, Convicted, Desk, Suspected
+from dispatcher.dispatch.attempt import Attempt
+from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
+from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.errors import LeaseLostError

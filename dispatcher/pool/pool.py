@@ -384,7 +384,7 @@ class Pool:
     def _effects(self, server: Server, move: Move) -> Sequence[Effect]:
         if move.after is State.EVICTED or move.event is Event.RESTARTED:
             return (GiveUp(server, move.reason, _loss(server, move.event)), Look(server))
-        if move.event is Event.VERIFIED:
+        if move.event in (Event.VERIFIED, Event.SLEPT, Event.MISMATCHED):  # only a living one says so
             return (Spared(server), Look(server))
         return (Look(server),)
 

@@ -52,6 +52,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         """Whether this is an error outcome."""
         return self.mark in _FAILURES
 
+    @property
+    def is_death(self) -> bool:
+        """Whether this says what is held against a request."""
+        return self.mark == _DEATH
+
     def encode(self) -> bytes:
         """The record's bytes, newline included."""
         tokens = self.tokens
@@ -85,10 +90,9 @@ class JournalContents:
     def grudges(self) -> dict[int, Grudge]:
         """What is held against requests without an outcome, by index: the last word counts."""
         outcomes = self.outcomes
-        deaths = (record for record in self.records if record.mark == _DEATH)
-        return {
-            record.index: _GRUDGE.decode(record.line) for record in deaths if record.index not in outcomes
-        }
+        deaths = (record for record in self.records if record.is_death and record.index not in outcomes)
+        grudges = {record.index: _read_grudge(record.line) for record in deaths}
+        return {index: grudge for index, grudge in grudges.items() if grudge is not None}
 
     @property
     def tally(self) -> Tally:
@@ -198,6 +202,13 @@ def _is_answer_to(record: Record, custom_ids: Mapping[int, str] | None) -> bool:
 
 
 _GRUDGE: Final = msgspec.json.Decoder(Grudge)
+
+
+def _read_grudge(line: bytes) -> Grudge | None:
+    """None where another version has written it otherwise."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return _GRUDGE.decode(line)
+    return None
 
 
 def _parse(line: bytes) -> Record | None:

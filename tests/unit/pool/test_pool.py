@@ -12,7 +12,7 @@ from dispatcher.model import (
     Tokens,
     Verdict,
 )
-from dispatcher.pool.pool import GiveUp, Look
+from dispatcher.pool.pool import GiveUp, Look, Loss, Spared
 from dispatcher.pool.schedule import WELL_AFTER_S
 from dispatcher.pool.server import DOUBTS_MAX
 from dispatcher.pool.states import State
@@ -240,7 +240,7 @@ def test_hard_evidence_evicts_at_once_and_gives_up_what_is_open(fleet):
     server = fleet.admit()
     fleet.load(server, 3)
     effects = fleet.end(server, Verdict.SERVER_FAULT, hard=True)
-    assert effects == (GiveUp(server, "server_fault"), Look(server))
+    assert effects == (GiveUp(server, "server_fault", Loss.DEAD), Look(server))
     assert server.state is State.EVICTED
     assert (server.record.evictions, server.record.last_fault) == (1, "server_fault")
 

@@ -8,7 +8,8 @@ import itertools
 import pytest
 
 from dispatcher.errors import StorageError
-from dispatcher.model import Tally
+from dispatcher.model import Grudge, Tally
+from dispatcher.ports import Replay
 from dispatcher.results.journal import encode_record, journal_path, read_journal
 from dispatcher.results.recorder import JournalRecorder
 
@@ -94,9 +95,8 @@ async def test_an_earlier_runs_outcomes_are_found_and_the_journal_repaired(tmp_p
     kept = [encode_record(outcome, lease.job) for outcome in (samples.success(3), samples.failure(1))]
     path.write_bytes(b"".join(kept) + b"torn")
     async with JournalRecorder(tmp_path, clock) as recorder:
-        finished, tally = await recorder.open(lease, samples.requests(lease))
-        assert finished == {1, 3}
-        assert tally == Tally(1, 1, 10, 3, {"timeout": 1})
+        replay = await recorder.open(lease, samples.requests(lease))
+        assert replay == Replay(frozenset({1, 3}), Tally(1, 1, 10, 3, {"timeout": 1}))
         assert path.read_bytes() == b"".join(kept)
         recorder.append(lease, samples.success(0))
     assert path.read_bytes() == b"".join([*kept, encode_record(samples.success(0), lease.job)])
@@ -108,8 +108,8 @@ async def test_outcomes_of_other_requests_are_not_found(tmp_path, clock, samples
     path.parent.mkdir(parents=True)
     path.write_bytes(encode_record(samples.success(0), lease.job))
     async with JournalRecorder(tmp_path, clock) as recorder:
-        finished, _ = await recorder.open(lease, samples.requests(lease)[1:])
-    assert finished == frozenset()
+        replay = await recorder.open(lease, samples.requests(lease)[1:])
+    assert replay == Replay()
 
 
 async def test_closing_syncs_one_shard_at_once_and_gives_its_descriptor_back(start, clock, disk, samples):

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 
 from dispatcher.errors import StateError
-from dispatcher.model import Job, JobId, Tally
+from dispatcher.model import Job, JobId
+from dispatcher.ports import Replay
 from dispatcher.results.memory import MemoryRecorder
 from dispatcher.results.recorder import JournalRecorder
 
@@ -45,7 +46,7 @@ async def recorded_counts(recorder, total):
 
 async def test_a_new_shard_has_no_outcomes(recorder, samples):
     lease = samples.lease()
-    assert await recorder.open(lease, samples.requests(lease)) == (frozenset(), Tally())
+    assert await recorder.open(lease, samples.requests(lease)) == Replay()
 
 
 async def test_every_appended_outcome_is_announced_once(recorder, samples):
