@@ -59,19 +59,18 @@ class Quarantine:
         self._lone_at: set[ServerId] = set()
         self._company_max = 1
         self._looked_at = now
-        self._suspects_only_since: float | None = None
+        self._idle_since = now
+        """When a server was last out of work for another reason than that suspects run apart."""
 
     def look(self, servers: int, now: float) -> None:
         """Take stock of the time that so many servers have served, and of what stands idle."""
         self._blame.served((now - self._looked_at) * servers)
         self._looked_at = now
         self._casualties.keep(self._pool.servers.__contains__)
-        waiting = self._backlog.suspects_only()
+        waiting = self._backlog.suspects_only() if servers else 0
         if not waiting:
-            self._suspects_only_since = None
-        elif self._suspects_only_since is None:
-            self._suspects_only_since = now
-        idle = self._suspects_only_since is not None and now - self._suspects_only_since >= SUSPECTS_ONLY_S
+            self._idle_since = now
+        idle = now - self._idle_since >= SUSPECTS_ONLY_S
         self._company_max = max(self._blame.company_max, math.isqrt(waiting) if idle else 1)
 
     def room(self, server: Server) -> Room:

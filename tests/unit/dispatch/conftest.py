@@ -412,7 +412,9 @@ class DeskBench:
         self.desk.look_everywhere()
         return joined
 
-    def admit_shard(self, number=0, count=4, *, model="m", size=2, finished=frozenset(), grudges=None, epoch=1):
+    def admit_shard(
+        self, number=0, count=4, *, model="m", size=2, finished=frozenset(), grudges=None, epoch=1
+    ):
         lease = make_lease(number, count, epoch=epoch)
         first = lease.shard.first_index
         requests = [make_request(index, model, size) for index in range(first, first + count)]

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.errors import StorageError
 from dispatcher.model import Grudge, Tally
 from dispatcher.ports import Replay
-from dispatcher.results.journal import encode_record, journal_path, read_journal
+from dispatcher.results.journal import encode_record, journal_path, parse_journal, read_journal
 from dispatcher.results.recorder import JournalRecorder
 
 
@@ -292,3 +292,30 @@ async def test_a_really_full_disk_loses_nothing(tiny_filesystem, clock, samples,
     contents = read_journal(path_of(tiny_filesystem, lease), lease.shard)
     assert contents.clean
     assert list(contents.outcomes) == list(range(40))
+
+
+async def test_a_later_run_is_told_what_is_held_against_requests_without_an_outcome(tmp_path, clock, samples):
+    lease = samples.lease()
+    async with JournalRecorder(tmp_path, clock) as recorder:
+        await recorder.open(lease, samples.requests(lease))
+        recorder.remember(lease, 1, Grudge(1, 0.5))
+        recorder.remember(lease, 2, Grudge(1, 0.5))
+        recorder.remember(lease, 2, Grudge(2, 80.0))
+        recorder.append(lease, samples.success(1))
+    with path_of(tmp_path, lease).open("ab") as journal:
+        journal.write(b"torn")
+    async with JournalRecorder(tmp_path, clock) as recorder:
+        replay = await recorder.open(lease, samples.requests(lease))
+    assert replay.finished == {1}
+    assert replay.tally.succeeded == 1
+    assert replay.grudges == {2: Grudge(2, 80.0)}
+
+
+async def test_what_is_held_against_a_request_is_durable_within_sync_s(
+    start, clock, disk, samples, eventually
+):
+    recorder, lease = await start(sync_s=1.0)
+    recorder.remember(lease, 0, Grudge(1, 0.5))
+    await eventually(lambda: disk.times_of("sync"))
+    (data,) = disk.power_cut().values()
+    assert parse_journal(data, lease.shard).grudges == {0: Grudge(1, 0.5)}
