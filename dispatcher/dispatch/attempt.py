@@ -27,4 +27,4 @@ class Attempt:
     @property
     def of_another_life(self) -> bool:
         """Whether its server has died, or come back, since it was sent."""
-        return self.judged or self.sent_at < self.server.admitted_at
+        return self.judged or self.sent_at < self.server.alive_since

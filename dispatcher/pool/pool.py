@@ -158,8 +158,9 @@ class Pool:
     def attempt_ended(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         """What one attempt's end means for its server. The permit has been given back already."""
         good = end.judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT)
-        late = end.sent_at < server.admitted_at
-        effects = self._weigh(server, end) if good or not late else ()  # a fault of a life that has ended
+        since = server.admitted_at if end.judgement.verdict is Verdict.DOUBTFUL else server.alive_since
+        late = end.sent_at < since  # a fault of a life that has ended, or a doubt that was settled
+        effects = self._weigh(server, end) if good or not late else ()
         self.remove_drained(server)
         return effects
 
@@ -344,6 +345,8 @@ class Pool:
         move = server.machine.move(event, reason, self._now())
         if move.after is State.ACTIVE:
             server.admitted(move.at)
+        if move.before is State.VERIFYING:
+            server.alive_since = move.at
         self._count(server, move)
         self._plan(server)
         self._metrics.server_state(server.spec.id, move.after.value)

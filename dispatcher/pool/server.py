@@ -31,6 +31,7 @@ class Server:
 
     __slots__ = (
         "admitted_at",
+        "alive_since",
         "blocked_until",
         "doubts",
         "hanging",
@@ -69,6 +70,8 @@ class Server:
         self.started_at: float | None = None
         """The latest start of its process that it has told of."""
         self.admitted_at = now
+        self.alive_since = now
+        """When it last came up: unlike an admission, an acquittal begins no new life."""
         self.blocked_until = now
         self.doubts = 0
         self.hanging = False

@@ -248,7 +248,7 @@ def test_a_break_of_a_life_that_has_ended_is_no_evidence(ward):
     ward.bench.admit_shard(count=1)
     (attempt,) = ward.bench.send()
     ward.bench.time += 1
-    a.admitted_at = ward.bench.time
+    a.alive_since = ward.bench.time
     ward.bench.end(attempt, RESET)
     assert not attempt.item.suspect
 
