@@ -14,20 +14,27 @@ from dispatcher.dispatch.backlog import Backlog
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.item import Item
 from dispatcher.dispatch.outcomes import outcome_of, poisoned
-from dispatcher.dispatch.quarantine import Convicted, Lost, Quarantine, Suspected
+from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Convicted, Lost, Quarantine, Suspected
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
 from dispatcher.dispatch.window import Unrecorded, Window
-from dispatcher.model import Break, BreakKind, Ending, Judgement, Lease, Outcome, Request, ServerId, Verdict
+from dispatcher.model import (
+    Break,
+    BreakKind,
+    Ending,
+    ErrorCode,
+    Judgement,
+    Lease,
+    Outcome,
+    Request,
+    ServerId,
+    Verdict,
+)
 from dispatcher.pool.pool import AttemptEnd, Effect, Loss, Pool
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import State
 from dispatcher.ports import Judge, Replay
 from dispatcher.telemetry.metrics import Metrics
-
-SUSPECT_PAUSE_S = 1.0
-"""A request whose attempt broke waits this long for the fate of its server to be known: it decides whether
-the request is a suspect, and a refused connection is found out at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +159,7 @@ class Desk:
         heapq.heapify(shares)
         while shares and self.backlog.ready() and self._may_send():
             server = self._roomy[shares[0][1]]
-            item = self.backlog.take(server, self._has_elsewhere, self._quarantine.room(server))
+            item = self.backlog.take(server, self._has_elsewhere, self._quarantine.room(server, now))
             if item is None:
                 heapq.heappop(shares)
                 continue
@@ -263,8 +270,14 @@ class Desk:
         match after_fault(item, judgement, attempt.server.spec.id, self._settings):
             case Again(delay_s):
                 self._quarantine.noted(attempt, judgement, now)
-                pause_s = max(delay_s, SUSPECT_PAUSE_S) if item.accused_at else delay_s
+                open_fate = bool(item.accused_at) or _may_be_dying(judgement)
+                pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
                 self.backlog.put_back(item, now + pause_s, now)
                 return None
             case Fail(code, message):
                 return outcome_of(attempt, judgement, code, message, now)
+
+
+def _may_be_dying(judgement: Judgement) -> bool:
+    """Older servers answer a plain 500 when their engine dies."""
+    return judgement.verdict is Verdict.DOUBTFUL and judgement.code is ErrorCode.SERVER_ERROR

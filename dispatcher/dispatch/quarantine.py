@@ -15,6 +15,11 @@ from dispatcher.model import Grudge, Judgement, Lease, Outcome, ServerId, Verdic
 from dispatcher.pool.pool import Loss, Pool
 from dispatcher.pool.server import Server
 
+SUSPECT_PAUSE_S = 1.0
+"""A request whose attempt broke, or met an error of the server's, waits this long for the fate of the server
+to be known: it decides whether the request is a suspect, and whether the attempt is charged at all. Sent at
+once, it could end the next server before it is known what it was to the first. As long, the server is given
+no other suspect: were there two when it goes down, it would prove nothing."""
 SUSPECTS_ONLY_S = 30.0
 """Once nothing but suspects has been ready for so long, servers stand idle for their sake, and they go out in
 groups of the root of their number. A third death, should it come to that, costs less than such an end."""
@@ -58,6 +63,8 @@ class Quarantine:
         """Suspects at each server that has any."""
         self._lone_at: set[ServerId] = set()
         self._company_max = 1
+        self._closed_until: dict[ServerId, float] = {}
+        """Servers that are given no suspect, as one has just met an error there."""
         self._looked_at = now
         self._idle_since = now
         """When a server was last out of work for another reason than that suspects run apart."""
@@ -67,14 +74,17 @@ class Quarantine:
         self._blame.served((now - self._looked_at) * servers)
         self._looked_at = now
         self._casualties.keep(self._pool.servers.__contains__)
+        self._closed_until = {server: until for server, until in self._closed_until.items() if now < until}
         waiting = self._backlog.suspects_only() if servers else 0
         if not waiting:
             self._idle_since = now
         idle = now - self._idle_since >= SUSPECTS_ONLY_S
         self._company_max = max(self._blame.company_max, math.isqrt(waiting) if idle else 1)
 
-    def room(self, server: Server) -> Room:
+    def room(self, server: Server, now: float) -> Room:
         """What this server may be given, where suspects are concerned."""
+        if now < self._closed_until.get(server.spec.id, now):
+            return Room.NONE
         held = self._at.get(server.spec.id, 0)
         if held == 0:
             return Room.EMPTY
@@ -109,9 +119,12 @@ class Quarantine:
             self._casualties.broke(server, item, exposure_s)
         elif judgement.verdict is Verdict.DOUBTFUL:
             self._casualties.charged(server, item, exposure_s)
+            if attempt.suspect:
+                self._closed_until[server] = now + SUSPECT_PAUSE_S
 
     def answered(self, server: Server) -> None:
         """The server gave a good answer."""
+        self._closed_until.pop(server.spec.id, None)
         self._casualties.answered(server.spec.id)
 
     def ended(self, item: Item) -> None:

@@ -129,20 +129,84 @@ async def test_f5_rows_that_are_too_long_fail_after_one_send_and_evict_nobody(st
         assert all(result.evictions(server) == 0 for server in servers)
 
 
-async def test_f6_a_poison_row_is_found_after_two_deaths_and_a_resume_does_not_send_it(stage):
-    settings = FakeServerSettings(engine=ENGINE)
-    async with fleet(4, settings) as servers:
+DEATHS = [
+    Die(seconds=2.0, ending=Ending.RESET, linger_s=0),
+    Die(seconds=1.0, ending=Ending.ENGINE_CORE),
+    Die(seconds=1.0, ending=Ending.EMPTY),
+    Die(seconds=1.0, ending=Ending.TEXT, linger_s=0),
+    Freeze(seconds=4.0),
+]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("death", DEATHS, ids=["reset", "engine core", "empty", "text", "hang"])
+async def test_f6_a_poison_row_is_found_after_two_deaths_and_a_resume_does_not_send_it(stage, death, count):
+    async with fleet(count, FakeServerSettings(engine=ENGINE)) as servers:
         for server in servers:
-            server.inject(Die(seconds=2.0, ending=Ending.RESET, linger_s=0), Match(text="row-200 "))
+            server.inject(death, Match(text="row-200 "))
         result = await stage.run(servers, rows(400), pool={"limit": 16})
-        assert list(result.errors) == ["row-200"]
-        assert result.code("row-200") == "poison"
-        assert sends(*servers)["row-200"] <= 2
-        assert sum(result.evictions(server) for server in servers) <= 2
+        assert {row: result.code(row) for row in result.errors} == {"row-200": "poison"}
         assert len(result.successes) == 399
+        assert sends(*servers)["row-200"] == 2
+        assert sum(result.evictions(server) for server in servers) <= 2
         again = await stage.run(servers, None, pool={"limit": 16})
         assert again.summary.sent_nothing
-        assert sends(*servers)["row-200"] <= 2
+        assert sends(*servers)["row-200"] == 2
+
+
+async def test_f6_two_poison_rows_are_both_found_and_never_is_the_whole_fleet_down(stage):
+    async with fleet(4, FakeServerSettings(engine=ENGINE)) as servers:
+        for server in servers:
+            for row in (20, 380):
+                server.inject(DEATHS[0], Match(text=f"row-{row} "))
+        result = await stage.run(servers, rows(400), pool={"limit": 16})
+        assert {row: result.code(row) for row in result.errors} == {"row-20": "poison", "row-380": "poison"}
+        assert len(result.successes) == 398
+        assert max(sends(*servers)[row] for row in result.errors) <= 3
+        assert any(view.state == "active" for view in result.summary.snapshot.servers)
+
+
+async def test_f6_a_poison_row_that_is_tried_again_has_a_fresh_start(stage):
+    async with fleet(2, FakeServerSettings(engine=ENGINE)) as servers:
+        faults = [server.inject(DEATHS[0], Match(text="row-20 ")) for server in servers]
+        result = await stage.run(servers, rows(60), pool={"limit": 8})
+        assert result.code("row-20") == "poison"
+        for server, fault in zip(servers, faults, strict=True):
+            server.withdraw(fault)
+        again = await stage.run(servers, None, pool={"limit": 8}, run={"retry_failed": True})
+        assert set(again.successes) == {f"row-{number}" for number in range(60)}
+
+
+async def test_f6_deaths_survive_a_kill_of_the_dispatcher_between_the_first_and_the_second(stage):
+    async with fleet(2, FakeServerSettings(engine=ENGINE)) as servers:
+        for server in servers:
+            server.inject(Die(seconds=1.0, ending=Ending.RESET, linger_s=0), Match(text="row-0 "), times=1)
+        stage.input.write_text(rows(400))
+        settings = stage.directory / "settings.yaml"
+        settings.write_text("pool: {limit: 4, readmit_backoff_min_s: 0.2}\nresults: {sync_s: 0.05}\n")
+        command = [sys.executable, "-m", "dispatcher", "run", str(stage.input), "-o", str(stage.output)]
+        addresses = [part for server in servers for part in ("--server", server.url)]
+        process = await asyncio.create_subprocess_exec(
+            *command, *addresses, "--config", str(settings), "--quiet"
+        )
+        journal = await _first_death(stage)
+        os.kill(process.pid, signal.SIGKILL)
+        await process.wait()
+        assert sends(*servers)["row-0"] == 1, "killed between the deaths"
+        assert b"\tdeath\t" in journal.read_bytes()
+        result = await stage.run(servers, None, pool={"limit": 4})
+        assert {row: result.code(row) for row in result.errors} == {"row-0": "poison"}
+        assert sends(*servers)["row-0"] == 2
+
+
+async def _first_death(stage):
+    """The journal that remembers the first death, as soon as there is one. Fails after ten seconds."""
+    async with asyncio.timeout(10):
+        while True:
+            for journal in (stage.directory / "out.jsonl.state").rglob("*.journal"):
+                if b"\tdeath\t" in journal.read_bytes():
+                    return journal
+            await asyncio.sleep(0.005)
 
 
 async def test_f7_rows_that_always_give_500_fail_after_three_attempts_and_nan_becomes_strict_json(stage):

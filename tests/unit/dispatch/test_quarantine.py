@@ -2,8 +2,7 @@
 
 import pytest
 
-from dispatcher.dispatch.desk import SUSPECT_PAUSE_S
-from dispatcher.dispatch.quarantine import SUSPECTS_ONLY_S, Convicted, Suspected
+from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, SUSPECTS_ONLY_S, Convicted, Suspected
 from dispatcher.model import Answer, Break, BreakKind, CanaryReport, ErrorCode, Grudge, Health, ProbeReport
 from dispatcher.pool.pool import GiveUp, Loss
 from dispatcher.pool.states import State
@@ -343,3 +342,55 @@ def test_nothing_is_kept_of_servers_that_are_gone(ward):
     ward.desk.look_everywhere()
     quarantine = ward.desk._quarantine
     assert (quarantine._at, quarantine._lone_at, quarantine._casualties._rolls) == ({}, set(), {})
+
+
+def test_a_server_that_gave_a_suspect_an_error_is_given_no_other_until_its_fate_is_known(ward):
+    a, _ = ward.bench.admit("a", "b", limit=8)
+    ward.bench.admit_shard(count=6, grudges=dict.fromkeys(range(6), GRUDGE))
+    on_a, _ = ward.bench.send()
+    ward.bench.end(on_a, ERROR)
+    assert ward.bench.send() == []
+    ward.kill(a)
+    assert ward.convicted() == [0]
+
+
+@pytest.mark.parametrize("known", ["by time", "by a good answer"])
+def test_a_server_that_lives_on_after_an_error_is_given_suspects_again(ward, known):
+    ward.bench.admit("a", limit=2)
+    ward.bench.admit_shard(count=3, grudges=dict.fromkeys(range(2), GRUDGE))
+    suspect, other = ward.bench.send()
+    ward.bench.end(suspect, ERROR)
+    assert ward.bench.send() == []
+    if known == "by time":
+        ward.wait(SUSPECT_PAUSE_S)
+        assert ward.bench.sent() == [("a", 0)]
+    else:
+        ward.bench.end(other)
+        assert ward.bench.sent() == [("a", 1)]
+
+
+@pytest.mark.parametrize("ending", [ERROR, RESET])
+def test_a_request_that_met_an_error_waits_for_the_fate_of_its_server(ward, ending):
+    ward.bench.admit("a", "b", limit=2)
+    ward.bench.admit_shard(count=1)
+    ward.bench.end(*ward.bench.send(), ending)
+    ward.wait(SUSPECT_PAUSE_S - 0.01)
+    assert ward.bench.send() == []
+    ward.wait(0.02)
+    assert len(ward.bench.send()) == 1
+
+
+def test_what_broke_of_a_request_that_was_sent_before_an_acquittal_counts(ward):
+    """An acquitted server is admitted anew, but its open requests are of the same life."""
+    a, _ = ward.bench.admit("a", "b", limit=2)
+    ward.bench.admit_shard(count=4)
+    first, second = (attempt for attempt in ward.bench.send() if attempt.server is a)
+    ward.bench.time += 1
+    ward.bench.end(first, RESET)
+    ward.pool.examined(a, ProbeReport(Health.UP), CanaryReport())
+    ward.desk.server_spared(a)
+    ward.bench.time += 1
+    ward.bench.end(second, RESET)
+    assert a.state is State.SUSPECT
+    ward.kill(a)
+    assert list(ward.suspected()) == [second.item.request.index]
