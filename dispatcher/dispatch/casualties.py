@@ -24,6 +24,8 @@ class Fallen:
 
     item: Item
     exposure_s: float
+    at: float = 0.0
+    """When its attempt ended, if it has."""
 
 
 @dataclass(slots=True)
@@ -31,7 +33,8 @@ class _Rolls:
     broken: list[Fallen] = field(default_factory=list)
     """Requests whose attempts broke in a way that may have been the server's death."""
     charged: deque[Fallen] = field(default_factory=lambda: deque(maxlen=CHARGED_MAX))
-    """Requests that were charged since the server's last good answer, once for each charge."""
+    """Requests that were charged after the latest request with a good answer was sent, once a charge and in the
+    order of time."""
 
 
 class Casualties:
@@ -49,14 +52,18 @@ class Casualties:
         item.accused_at = (*item.accused_at, server)
         self._rolls.setdefault(server, _Rolls()).broken.append(Fallen(item, exposure_s))
 
-    def charged(self, server: ServerId, item: Item, exposure_s: float) -> None:
+    def charged(self, server: ServerId, fallen: Fallen) -> None:
         """The attempt was charged to the request."""
-        self._rolls.setdefault(server, _Rolls()).charged.append(Fallen(item, exposure_s))
+        self._rolls.setdefault(server, _Rolls()).charged.append(fallen)
 
-    def answered(self, server: ServerId) -> None:
-        """The server gave a good answer: what it answered before stands."""
-        if rolls := self._rolls.get(server):
-            rolls.charged.clear()
+    def answered(self, server: ServerId, sent_at: float) -> None:
+        """The server gave a good answer to what was sent then: what it had answered by then stands.
+
+        An answer can be on its way, or in our own hands, while its server is dying: it proves no more.
+        """
+        charged = self._rolls[server].charged if server in self._rolls else None
+        while charged and charged[0].at < sent_at:
+            charged.popleft()
 
     def lives(self, server: ServerId) -> None:
         """The server was found alive: what broke there was a connection."""

@@ -255,7 +255,7 @@ class Desk:
 
     def _resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
         if judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT):
-            self._quarantine.answered(attempt.server)
+            self._quarantine.answered(attempt)
         outcome = self._outcome(attempt, judgement, now)
         if outcome is not None:
             self._quarantine.ended(attempt.item)

@@ -118,14 +118,16 @@ class Quarantine:
         if judgement.broken:
             self._casualties.broke(server, item, exposure_s)
         elif judgement.verdict is Verdict.DOUBTFUL:
-            self._casualties.charged(server, item, exposure_s)
+            self._casualties.charged(server, Fallen(item, exposure_s, now))
             if attempt.suspect:
                 self._closed_until[server] = now + SUSPECT_PAUSE_S
 
-    def answered(self, server: Server) -> None:
-        """The server gave a good answer."""
-        self._closed_until.pop(server.spec.id, None)
-        self._casualties.answered(server.spec.id)
+    def answered(self, attempt: Attempt) -> None:
+        """The attempt was answered well."""
+        server = attempt.server.spec.id
+        if attempt.sent_at > self._closed_until.get(server, math.inf) - SUSPECT_PAUSE_S:
+            del self._closed_until[server]
+        self._casualties.answered(server, attempt.sent_at)
 
     def ended(self, item: Item) -> None:
         """The request has its outcome."""

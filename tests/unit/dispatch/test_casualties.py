@@ -17,10 +17,10 @@ def casualties():
 def charge(casualties):
     """Charge an attempt, as the retry policy does."""
 
-    def charge(item, server=A):
+    def charge(item, server=A, at=10.0):
         item.charged += 1
         item.tried = (*item.tried, server)
-        casualties.charged(server, item, 1.0)
+        casualties.charged(server, Fallen(item, 1.0, at))
 
     return charge
 
@@ -85,10 +85,11 @@ def test_a_server_that_lives_excuses_those_that_broke_there(casualties, make):
 
 def test_charges_since_the_last_good_answer_are_refunded_once_each(casualties, charge, make):
     earlier, twice, elsewhere = make.item(0), make.item(1), make.item(2)
-    charge(earlier)
-    casualties.answered(A)
-    charge(twice)
-    charge(twice)
+    charge(earlier, at=10.0)
+    charge(twice, at=12.0)
+    charge(twice, at=13.0)
+    casualties.answered(A, 11.0)
+    casualties.answered(B, 9.0)
     charge(elsewhere, B)
     casualties.died(A, [], Loss.OTHER)
     assert [(item.charged, item.resends) for item in (earlier, twice, elsewhere)] == [(1, 0), (0, 2), (1, 0)]

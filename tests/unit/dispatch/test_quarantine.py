@@ -366,6 +366,11 @@ def test_a_server_that_lives_on_after_an_error_is_given_suspects_again(ward, kno
         assert ward.bench.sent() == [("a", 0)]
     else:
         ward.bench.end(other)
+        assert ward.bench.sent() == [], "it was sent before the error"
+        ward.bench.admit_shard(1, count=1)
+        ward.bench.time += 0.1
+        (later,) = ward.bench.send()
+        ward.bench.end(later)
         assert ward.bench.sent() == [("a", 1)]
 
 
