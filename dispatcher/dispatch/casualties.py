@@ -33,7 +33,7 @@ class _Rolls:
     broken: list[Fallen] = field(default_factory=list)
     """Requests whose attempts broke in a way that may have been the server's death."""
     charged: deque[Fallen] = field(default_factory=lambda: deque(maxlen=CHARGED_MAX))
-    """Requests that were charged after the latest request with a good answer was sent, once a charge and in the
+    """Requests that were charged after the latest one with a good answer was sent, once a charge and in the
     order of time."""
 
 

@@ -85,7 +85,8 @@ class AnyEvents(RuleBasedStateMachine):
 
     def check(self, server, effects):
         """A server that is evicted lets its requests go, and effects speak of their server."""
-        assert all(isinstance(effect, GiveUp | Spared | Look) and effect.server is server for effect in effects)
+        kinds = GiveUp | Spared | Look
+        assert all(isinstance(effect, kinds) and effect.server is server for effect in effects)
         moved = any(isinstance(effect, Look) for effect in effects)
         if moved and server.state is State.EVICTED:
             assert any(isinstance(effect, GiveUp) for effect in effects)

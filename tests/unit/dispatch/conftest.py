@@ -131,6 +131,8 @@ class FakeServer:
         self.models = None
         self.deaf = False
         """Hung: requests and canaries get no answer, and health is fine."""
+        self.deadly = frozenset()
+        """Rows that kill it; it is back after two seconds."""
         self.sent = []
         self.open = 0
         self.probes = 0
@@ -150,6 +152,9 @@ class FakeServer:
         self.sent.append((now(), request.index))
         if not self.alive:
             return Break(BreakKind.REFUSED)
+        if request.index in self.deadly:
+            asyncio.get_running_loop().call_later(0.2, self.die)
+            asyncio.get_running_loop().call_later(2.2, self.revive)
         self.open += 1
         try:
             async with asyncio.timeout(None if self.deaf else self.takes_s):

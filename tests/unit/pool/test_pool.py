@@ -717,3 +717,72 @@ def test_metrics_show_state_permits_evictions_and_readmissions(fleet):
 def test_server_ids_are_what_the_pool_is_keyed_by(fleet):
     server = fleet.admit("x")
     assert fleet.pool.servers == {ServerId("http://x"): server}
+
+
+# What a loss tells of the requests that were there
+
+
+def losses(effects):
+    return [effect.loss for effect in effects if isinstance(effect, GiveUp)]
+
+
+def test_a_server_that_is_found_dead_is_a_death(fleet):
+    server = fleet.admit()
+    assert losses(fleet.pool.probed(server, ProbeReport(Health.REFUSED))) == [Loss.DEAD]
+
+
+def test_a_restart_is_a_death(fleet):
+    server = fleet.admit(started_at=1.0)
+    assert losses(fleet.pool.scraped(server, Telemetry(started_at=2.0))) == [Loss.DEAD]
+
+
+def test_a_server_that_hangs_is_lost_as_that_and_one_that_fails_its_canary_as_another(fleet):
+    hung, failing = fleet.admit("hung"), fleet.admit("failing")
+    fleet.load(hung)
+    fleet.time += 120
+    fleet.pool.look_for_stall(hung)
+    fleet.suspect(failing)
+    canary = CanaryReport(CanaryFault.SLOW, "no answer")
+    assert losses(fleet.pool.examined(hung, ProbeReport(Health.UP), canary)) == [Loss.HUNG]
+    canary = CanaryReport(CanaryFault.FAILED, "500")
+    assert losses(fleet.pool.examined(failing, ProbeReport(Health.UP), canary)) == [Loss.OTHER]
+
+
+def test_a_server_that_has_hung_once_is_not_taken_to_hang_after_its_acquittal(fleet):
+    server = fleet.admit()
+    fleet.load(server)
+    fleet.time += 120
+    fleet.pool.look_for_stall(server)
+    fleet.verify(server)
+    assert server.state is State.ACTIVE
+    fleet.suspect(server)
+    canary = CanaryReport(CanaryFault.FAILED, "500")
+    assert losses(fleet.pool.examined(server, ProbeReport(Health.UP), canary)) == [Loss.OTHER]
+
+
+@pytest.mark.parametrize(
+    ("report", "canary"),
+    [
+        (ProbeReport(Health.UP), CanaryReport()),
+        (ProbeReport(Health.UP, sleeping=True), CanaryReport()),
+        (ProbeReport(Health.UP), CanaryReport(CanaryFault.MISMATCHED, "401")),
+    ],
+    ids=["verified", "asleep", "mismatched"],
+)
+def test_a_suspect_that_lives_in_whatever_state_is_told_to_live(fleet, report, canary):
+    server = fleet.admit()
+    fleet.suspect(server)
+    assert Spared(server) in fleet.pool.examined(server, report, canary)
+
+
+def test_a_break_of_a_request_from_before_an_acquittal_is_evidence_and_a_doubt_is_not(fleet):
+    server = fleet.admit()
+    sent_at = fleet.time
+    fleet.time += 1
+    fleet.suspect(server)
+    fleet.verify(server)
+    for _ in range(2 * DOUBTS_MAX):
+        fleet.end(server, Verdict.DOUBTFUL, sent_at=sent_at)
+    assert server.state is State.ACTIVE
+    fleet.end(server, Verdict.SERVER_FAULT, sent_at=sent_at)
+    assert server.state is State.SUSPECT
