@@ -120,6 +120,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     retry_after_s: float | None = None
     hard: bool = False
     """Whether this alone proves that the server cannot serve: nobody listens, or its engine is dead."""
+    broken: bool = False
+    """Whether the request was running when its connection or its engine went: it may have been the cause."""
 
 
 class Provenance(msgspec.Struct, frozen=True, gc=False):
@@ -239,6 +241,15 @@ class Tally:
         return Tally(
             succeeded, failed, self.prompt_tokens + prompt, self.completion_tokens + completion, errors
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Grudge:
+    """What an earlier run held against a request: servers died while it ran there."""
+
+    deaths: int
+    odds: float
+    """That it is poison, as odds: 1.0 is even."""
 
 
 @dataclass(frozen=True, slots=True)

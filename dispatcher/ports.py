@@ -1,12 +1,13 @@
 """What the deciding layers need from the world. Each port belongs to its consumer and is kept narrow."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dispatcher.model import (
     CanaryReport,
     Ending,
+    Grudge,
     Judgement,
     Lease,
     NodeId,
@@ -70,14 +71,29 @@ class Recorded:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What earlier runs have recorded of a shard."""
+
+    finished: frozenset[int] = frozenset()
+    """Indexes that have an outcome."""
+    tally: Tally = field(default_factory=Tally)
+    """What those outcomes add up to."""
+    grudges: Mapping[int, Grudge] = field(default_factory=dict)
+    """What is held against requests without an outcome, by index."""
+
+
 class Recorder(Protocol):
     """Where outcomes are made durable."""
 
-    async def open(self, lease: Lease, requests: Sequence[Request]) -> tuple[frozenset[int], Tally]:
-        """Begin a shard: the indexes that already have an outcome from an earlier run, and their tally."""
+    async def open(self, lease: Lease, requests: Sequence[Request]) -> Replay:
+        """Begin a shard, and say what earlier runs have recorded of it."""
 
     def append(self, lease: Lease, outcome: Outcome) -> None:
         """Hand over an outcome. It counts only when `recorded` has told so."""
+
+    def remember(self, lease: Lease, index: int, grudge: Grudge) -> None:
+        """Keep what is held against a request, for a later run."""
 
     async def recorded(self) -> Sequence[Recorded]:
         """Wait for the next outcomes to become durable, and say which."""

@@ -91,8 +91,6 @@ class ServerEntry(_Settings):
             raise ValueError("must not hold a user or password: set api_key or headers instead")
         if "?" in url or "#" in url:
             raise ValueError("must not hold a query or fragment: give the base URL")
-        if "://" in url and not url.lower().startswith(("http://", "https://")):
-            raise ValueError("must begin with http:// or https://")
         return url
 
     @field_validator("headers")
@@ -142,6 +140,8 @@ class PoolSettings(_Settings):
     stall_s: Annotated[Seconds, Field(le=_DAY)] = 120.0
     readmit_backoff_min_s: Annotated[Seconds, Field(le=_DAY)] = 2.0
     readmit_backoff_max_s: Annotated[Seconds, Field(le=_DAY)] = 60.0
+    deaths_max: Annotated[Count, Field(ge=2, le=100)] = 5
+    """Deaths of servers while it ran that convict a request at the latest, whatever the odds."""
     wait_for_servers_s: Annotated[Seconds, Field(le=30 * _DAY)] | None = None
     """None: wait for as long as it takes."""
     canary: bool = True

@@ -3,6 +3,7 @@
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable
+from enum import Enum, auto
 
 from dispatcher.dispatch.item import Item
 from dispatcher.pool.server import Server
@@ -11,12 +12,27 @@ PASSED_OVER_MAX = 32
 """Retries of one model that are passed over, as this server had them before, until another is tried."""
 
 
+class Room(Enum):
+    """What a server has room for, where suspects are concerned."""
+
+    NONE = auto()
+    COMPANY = auto()  # for one that may run beside another
+    EMPTY = auto()  # it holds no suspect
+
+
 class Backlog:
-    """Fresh requests in input order; retries, which go first; and retries whose time has not come."""
+    """Fresh requests in input order; retries, which go first; and retries whose time has not come.
+
+    Retries that are suspects wait apart, for a server with room for one, and those that are to run without
+    another wait ahead of them: while one waits, its servers are given no other suspect, or it would never
+    meet an empty one.
+    """
 
     def __init__(self) -> None:
         self._fresh: dict[str | None, deque[Item]] = {}
         self._retries: dict[str | None, list[Item]] = {}
+        self._suspects: dict[str | None, list[Item]] = {}
+        self._lone: dict[str | None, list[Item]] = {}
         self._delayed: list[tuple[float, Item]] = []
         self._count = 0
         self.body_bytes = 0
@@ -27,7 +43,10 @@ class Backlog:
     def extend(self, items: Iterable[Item]) -> None:
         """Add fresh requests, in input order."""
         for item in items:
-            self._fresh.setdefault(item.request.model, deque()).append(item)
+            if item.suspect:  # an earlier run says so
+                self._retry(item)
+            else:
+                self._fresh.setdefault(item.request.model, deque()).append(item)
             self._note(item, 1)
 
     def put_back(self, item: Item, not_before: float, now: float) -> None:
@@ -43,55 +62,81 @@ class Backlog:
         while self._delayed and self._delayed[0][0] <= now:
             self._retry(heapq.heappop(self._delayed)[1])
 
-    def take(self, server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:
-        """The first request for this server: retries before new work, then in order.
+    def take(
+        self, server: Server, has_elsewhere: Callable[[Item], bool], room: Room = Room.EMPTY
+    ) -> Item | None:
+        """The first request for this server: suspects for which it has `room`, other retries, new work.
 
-        A request that the server answered doubtfully before is passed over while it `has_elsewhere` to go.
+        A request that the server answered doubtfully, or died of, before is passed over while it
+        `has_elsewhere` to go.
         """
-        item = self._take_retry(server, has_elsewhere) or self._take_fresh(server)
+        item = (
+            self._take_suspect(server, has_elsewhere, room)
+            or _take_retry(self._retries, server, has_elsewhere)
+            or self._take_fresh(server)
+        )
         if item is not None:
             self._note(item, -1)
         return item
 
-    def discard(self, gone: Callable[[Item], bool]) -> None:
-        """Remove these requests, wherever they wait: their lease was lost."""
-        for queue in [*self._fresh.values(), *self._retries.values()]:
-            kept = [item for item in queue if not self._dropped(item, gone)]
+    def discard(self, gone: Callable[[Item], bool]) -> list[Item]:
+        """Remove these requests, wherever they wait, and return them."""
+        dropped: list[Item] = []
+        for queue in [*self._fresh.values(), *self._heaps()]:
+            kept = [item for item in queue if not self._dropped(item, gone, dropped)]
             queue.clear()
             queue.extend(kept)
-        for retries in self._retries.values():
-            heapq.heapify(retries)
-        self._delayed = [pair for pair in self._delayed if not self._dropped(pair[1], gone)]
+        for heap in self._heaps():
+            heapq.heapify(heap)
+        self._delayed = [pair for pair in self._delayed if not self._dropped(pair[1], gone, dropped)]
         heapq.heapify(self._delayed)
+        return dropped
+
+    def sort_again(self) -> None:
+        """Some of those that wait have come under suspicion, or are out of it."""
+        waiting = [item for heap in self._heaps() for item in heap]
+        self._retries, self._suspects, self._lone = {}, {}, {}
+        for item in waiting:
+            self._retry(item)
 
     def models(self) -> set[str | None]:
         """The models that the waiting requests want."""
-        queues = [*self._fresh.items(), *self._retries.items()]
-        return {model for model, queue in queues if queue} | {item.request.model for _, item in self._delayed}
+        fresh = {model for model, queue in self._fresh.items() if queue}
+        retries = {heap[0].request.model for heap in self._heaps() if heap}
+        return fresh | retries | {item.request.model for _, item in self._delayed}
 
     def ready(self) -> bool:
         """Whether anything could be sent now, were there a server for it."""
         return self._count > len(self._delayed)
 
-    def _retry(self, item: Item) -> None:
-        heapq.heappush(self._retries.setdefault(item.request.model, []), item)
+    def suspects_only(self) -> int:
+        """How many suspects wait where nothing else does; 0 where other work is ready."""
+        suspects = sum(len(heap) for heap in [*self._suspects.values(), *self._lone.values()])
+        return suspects if suspects == self._count - len(self._delayed) else 0
 
-    def _dropped(self, item: Item, gone: Callable[[Item], bool]) -> bool:
+    def _heaps(self) -> list[list[Item]]:
+        return [*self._retries.values(), *self._suspects.values(), *self._lone.values()]
+
+    def _retry(self, item: Item) -> None:
+        heaps = self._lone if item.lone else self._suspects if item.suspect else self._retries
+        heapq.heappush(heaps.setdefault(item.request.model, []), item)
+
+    def _take_suspect(self, server: Server, has_elsewhere: Callable[[Item], bool], room: Room) -> Item | None:
+        item = _take_retry(self._lone, server, has_elsewhere) if room is Room.EMPTY else None
+        if item is not None or room is Room.NONE or _first_fit_waits(self._lone, server, has_elsewhere):
+            return item
+        return _take_retry(self._suspects, server, has_elsewhere)
+
+    def _dropped(self, item: Item, gone: Callable[[Item], bool], dropped: list[Item]) -> bool:
         if not gone(item):
             return False
         self._note(item, -1)
+        dropped.append(item)
         return True
 
     def _note(self, item: Item, sign: int) -> None:
         self._count += sign
         self.body_bytes += sign * len(item.request.body)
-
-    def _take_retry(self, server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:
-        heaps = [heap for model, heap in self._retries.items() if heap and server.serves(model)]
-        for heap in sorted(heaps):
-            if (item := _first_fit(heap, server, has_elsewhere)) is not None:
-                return item
-        return None
 
     def _take_fresh(self, server: Server) -> Item | None:
         queues = [queue for model, queue in self._fresh.items() if queue and server.serves(model)]
@@ -101,12 +146,29 @@ class Backlog:
         return first.popleft()
 
 
+def _first_fit_waits(
+    retries: dict[str | None, list[Item]], server: Server, has_elsewhere: Callable[[Item], bool]
+) -> bool:
+    heads = [heap[0] for model, heap in retries.items() if heap and server.serves(model)]
+    return any(not (head.avoids(server.spec.id) and has_elsewhere(head)) for head in heads)
+
+
+def _take_retry(
+    retries: dict[str | None, list[Item]], server: Server, has_elsewhere: Callable[[Item], bool]
+) -> Item | None:
+    heaps = [heap for model, heap in retries.items() if heap and server.serves(model)]
+    for heap in sorted(heaps):
+        if (item := _first_fit(heap, server, has_elsewhere)) is not None:
+            return item
+    return None
+
+
 def _first_fit(heap: list[Item], server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:
     passed: list[Item] = []
     found = None
     while heap and found is None and len(passed) < PASSED_OVER_MAX:
         item = heapq.heappop(heap)
-        if server.spec.id in item.tried and has_elsewhere(item):
+        if item.avoids(server.spec.id) and has_elsewhere(item):
             passed.append(item)
         else:
             found = item

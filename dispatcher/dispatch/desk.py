@@ -9,12 +9,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from dispatcher.config import DispatchSettings
+from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.backlog import Backlog
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.item import Item
-from dispatcher.dispatch.pace import Pace
+from dispatcher.dispatch.outcomes import outcome_of, poisoned
+from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Convicted, Lost, Quarantine, Suspected
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
+from dispatcher.dispatch.window import Unrecorded, Window
 from dispatcher.model import (
     Break,
     BreakKind,
@@ -23,43 +26,15 @@ from dispatcher.model import (
     Judgement,
     Lease,
     Outcome,
-    Provenance,
     Request,
     ServerId,
-    Tally,
     Verdict,
 )
-from dispatcher.pool.pool import AttemptEnd, Effect, Pool
+from dispatcher.pool.pool import AttemptEnd, Effect, Loss, Pool
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import State
-from dispatcher.ports import Judge
+from dispatcher.ports import Judge, Replay
 from dispatcher.telemetry.metrics import Metrics
-
-WINDOW_FACTOR = 2
-"""Requests kept in hand, ready or in flight, as a multiple of the servers' permits.
-
-More where requests end so fast that `Pace` asks for it."""
-WINDOW_MIN = 512
-WINDOW_BYTES_MAX = 256 * 2**20
-"""Bodies that wait to be sent; past this nothing more is leased while anything is ready."""
-UNRECORDED_MAX = 16_384
-UNRECORDED_BYTES_MAX = 256 * 2**20
-"""Outcomes on their way to the disk; past either nothing is sent: it could not be recorded."""
-
-
-class Attempt:
-    """One sending of a request to a server."""
-
-    __slots__ = ("begun", "given_up", "item", "sent_at", "server")
-
-    def __init__(self, item: Item, server: Server, sent_at: float) -> None:
-        self.item = item
-        self.server = server
-        self.sent_at = sent_at
-        self.begun = False
-        """Whether its task has run: it is created in one turn of the loop and runs in the next."""
-        self.given_up: str | None = None
-        """Why we closed it ourselves, if we did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +61,10 @@ class Desk:
         self.backlog = Backlog()
         self.ceiling = ceiling
         self.open: dict[ServerId, dict[Attempt, None]] = {}
-        """In order of sending: a set's order, and with it the order of resends, would differ from run to run."""
+        """In order of sending: a set's order, and with it that of resends, would differ from run to run."""
         self.in_flight = 0
-        self.unrecorded = 0
         self.closed = False
         """Whether the node drains: nothing more is sent."""
-        self._unrecorded_bytes = 0
         self._pool = pool
         self._judge = judge
         self._settings = settings
@@ -99,28 +72,37 @@ class Desk:
         self._now = clock_now
         self._order = 0
         self._roomy: dict[ServerId, Server] = {}
-        self._window = WINDOW_MIN
-        self._pace = Pace(clock_now())
+        self._window = Window(clock_now())
+        self._unrecorded = Unrecorded()
+        self._quarantine = Quarantine(pool, self.backlog, clock_now())
 
     # Shards
 
+    @property
+    def unrecorded(self) -> int:
+        """Outcomes on their way to the disk."""
+        return self._unrecorded.count
+
     def room(self) -> int:
         """How many more requests to lease now; 0 while the window is well filled."""
-        window, held = self._window, len(self.backlog) + self.in_flight
-        full = self.backlog.body_bytes >= WINDOW_BYTES_MAX or self._recording_is_behind()
-        return 0 if self.closed or full or held > window * 3 // 4 else window - held
+        if self.closed or self._unrecorded.too_many:
+            return 0
+        return self._window.room(self.backlog, self.in_flight)
 
-    def admit(
-        self, lease: Lease, requests: Sequence[Request], finished: frozenset[int], tally: Tally
-    ) -> ShardInHand:
+    def admit(self, lease: Lease, requests: Sequence[Request], replay: Replay) -> ShardInHand:
         """Take a leased shard in hand, less what an earlier run has finished."""
-        fresh = [request for request in requests if request.index not in finished]
-        shard = ShardInHand(lease, len(fresh), tally)
+        fresh = [request for request in requests if request.index not in replay.finished]
+        shard = ShardInHand(lease, len(fresh), replay.tally)
         self.shards.add(shard)
-        first = self._order
-        self._order += len(fresh)
-        self.backlog.extend(Item(request, lease, first + n) for n, request in enumerate(fresh))
+        self.backlog.extend([self._item(request, lease, replay) for request in fresh])
         return shard
+
+    def _item(self, request: Request, lease: Lease, replay: Replay) -> Item:
+        item = Item(request, lease, self._order)
+        self._order += 1
+        if replay.grudges and (grudge := replay.grudges.get(request.index)) is not None:
+            self._quarantine.remembered(item, grudge)
+        return item
 
     def recorded(self, lease: Lease, count: int) -> tuple[ShardInHand | None, list[Outcome]]:
         """Outcomes have become durable: the shard, if still ours, and what they were."""
@@ -128,8 +110,7 @@ class Desk:
         if shard is None:
             return None, []
         outcomes = shard.recorded(count)
-        self.unrecorded -= count
-        self._unrecorded_bytes -= sum(len(outcome.body or b"") for outcome in outcomes)
+        self._unrecorded.recorded(outcomes)
         return shard, outcomes
 
     def drop(self, leases: Collection[Lease]) -> list[Attempt]:
@@ -142,8 +123,10 @@ class Desk:
             self.recorded(shard.lease, shard.unrecorded)
             self.shards.remove(shard.lease)
         lost = {id(shard.lease) for shard in shards}
-        self.backlog.discard(lambda item: id(item.lease) in lost)
-        return [attempt for attempt in self.open_attempts() if id(attempt.item.lease) in lost]
+        attempts = [attempt for attempt in self.open_attempts() if id(attempt.item.lease) in lost]
+        dropped = self.backlog.discard(lambda item: id(item.lease) in lost)
+        self._quarantine.dropped([*dropped, *(attempt.item for attempt in attempts)])
+        return attempts
 
     def open_attempts(self) -> list[Attempt]:
         """Every attempt that holds a permit."""
@@ -163,8 +146,8 @@ class Desk:
         """Permits may have come up anywhere: a server was admitted, a limit grew, a pause ended."""
         self._roomy = {server.spec.id: server for server in self._pool.active()}
         now = self._now()
-        self._pace.look(now)
-        self._window = max(WINDOW_MIN, WINDOW_FACTOR * self._pool.permits_total(now), self._pace.ahead)
+        self._quarantine.look(len(self._roomy), now)
+        self._window.look(self._pool.permits_total(now), now)
 
     def assign(self) -> Iterator[Attempt]:
         """Pair ready requests with free permits: the largest free share first. Takes the permits."""
@@ -176,7 +159,7 @@ class Desk:
         heapq.heapify(shares)
         while shares and self.backlog.ready() and self._may_send():
             server = self._roomy[shares[0][1]]
-            item = self.backlog.take(server, self._has_elsewhere)
+            item = self.backlog.take(server, self._has_elsewhere, self._quarantine.room(server, now))
             if item is None:
                 heapq.heappop(shares)
                 continue
@@ -191,20 +174,18 @@ class Desk:
         return list(self._roomy.values())
 
     def _may_send(self) -> bool:
-        return not self.closed and self.in_flight < self.ceiling.value and not self._recording_is_behind()
-
-    def _recording_is_behind(self) -> bool:
-        return self.unrecorded >= UNRECORDED_MAX or self._unrecorded_bytes >= UNRECORDED_BYTES_MAX
+        return not self.closed and self.in_flight < self.ceiling.value and not self._unrecorded.too_many
 
     def _has_elsewhere(self, item: Item) -> bool:
         return any(
-            server.serves(item.request.model) and server.spec.id not in item.tried
+            server.serves(item.request.model) and not item.avoids(server.spec.id)
             for server in self._pool.active()
         )
 
     def _begin(self, item: Item, server: Server, now: float) -> Attempt:
         item.sends += 1
         attempt = Attempt(item, server, now)
+        self._quarantine.took(attempt)
         server.took(now)
         self.in_flight += 1
         self.open.setdefault(server.spec.id, {})[attempt] = None
@@ -217,7 +198,8 @@ class Desk:
         server = attempt.server
         server.gave_back()
         self.in_flight -= 1
-        self._pace.ended()
+        self._window.pace.ended()
+        self._quarantine.gave_back(attempt)
         del self.open[server.spec.id][attempt]
         if not self.open[server.spec.id]:  # servers come and go
             del self.open[server.spec.id]
@@ -249,39 +231,53 @@ class Desk:
         shard = self.shards.get(lease)
         assert shard is not None, "an outcome of a shard that is not in hand"
         shard.appended(outcome)
-        self.unrecorded += 1
-        self._unrecorded_bytes += len(outcome.body or b"")
+        self._unrecorded.appended(outcome)
+
+    def server_lost(self, server: Server, loss: Loss) -> list[Convicted | Suspected]:
+        """A server is lost with what is open there: find out who may have been the cause.
+
+        Returns the requests that are convicted of it, with their outcomes, and those that are suspected. One
+        that is convicted and still open somewhere gets its outcome when that attempt ends.
+        """
+        running = [
+            attempt
+            for attempt in self.open.get(server.spec.id, ())
+            if self.shards.get(attempt.item.lease) is not None
+        ]
+        return self._quarantine.lost(Lost(server, loss, running), self._is_open, self._now())
+
+    def server_spared(self, server: Server) -> None:
+        """A suspect server lives: what broke there was a connection."""
+        self._quarantine.spared(server)
+
+    def _is_open(self, item: Item) -> bool:
+        return any(attempt.item is item for attempt in self.open_attempts())
 
     def _resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
+        if judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT):
+            self._quarantine.answered(attempt)
+        outcome = self._outcome(attempt, judgement, now)
+        if outcome is not None:
+            self._quarantine.ended(attempt.item)
+        return outcome
+
+    def _outcome(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
         item = attempt.item
         if judgement.verdict is Verdict.SUCCESS:
-            return _outcome(attempt, judgement, None, "", now)
+            return outcome_of(attempt, judgement, None, "", now)
+        if item.poison:
+            return poisoned(item, attempt.server)
         match after_fault(item, judgement, attempt.server.spec.id, self._settings):
             case Again(delay_s):
-                self.backlog.put_back(item, now + delay_s, now)
+                self._quarantine.noted(attempt, judgement, now)
+                open_fate = bool(item.accused_at) or _may_be_dying(judgement)
+                pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
+                self.backlog.put_back(item, now + pause_s, now)
                 return None
             case Fail(code, message):
-                return _outcome(attempt, judgement, code, message, now)
+                return outcome_of(attempt, judgement, code, message, now)
 
 
-def _outcome(
-    attempt: Attempt, judgement: Judgement, code: ErrorCode | None, message: str, now: float
-) -> Outcome:
-    request, server = attempt.item.request, attempt.server
-    return Outcome(
-        index=request.index,
-        custom_id=request.custom_id,
-        code=code,
-        message=message,
-        status=judgement.status,
-        request_id=judgement.request_id,
-        body=judgement.body,
-        tokens=judgement.tokens,
-        provenance=Provenance(
-            server=server.spec.id,
-            model=request.model,
-            server_version=server.version,
-            attempts=attempt.item.sends,
-            seconds=now - attempt.sent_at,
-        ),
-    )
+def _may_be_dying(judgement: Judgement) -> bool:
+    """Older servers answer a plain 500 when their engine dies."""
+    return judgement.verdict is Verdict.DOUBTFUL and judgement.code is ErrorCode.SERVER_ERROR

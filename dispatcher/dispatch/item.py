@@ -1,12 +1,26 @@
 """A request on its way through this node, with what its attempts have cost so far."""
 
+from dispatcher.dispatch.blame import Suspicion
 from dispatcher.model import Lease, Request, ServerId
 
 
 class Item:
     """One request in hand. Mutable, and owned by the desk."""
 
-    __slots__ = ("charged", "lease", "order", "request", "resends", "sends", "stales", "tried")
+    __slots__ = (
+        "accused_at",
+        "charged",
+        "died_at",
+        "lease",
+        "order",
+        "poison",
+        "request",
+        "resends",
+        "sends",
+        "stales",
+        "suspicion",
+        "tried",
+    )
 
     def __init__(self, request: Request, lease: Lease, order: int) -> None:
         self.request = request
@@ -23,6 +37,40 @@ class Item:
         """Free resends after a server's fault or mismatch; bounded by dispatch.free_resends_max."""
         self.tried: tuple[ServerId, ...] = ()
         """Servers that answered it doubtfully: it goes elsewhere while there is an elsewhere."""
+        self.suspicion: Suspicion | None = None
+        """What speaks for its having killed a server."""
+        self.accused_at: tuple[ServerId, ...] = ()
+        """Servers where its attempts broke, while it is not known whether they are dead."""
+        self.died_at: tuple[ServerId, ...] = ()
+        """Servers that died while it ran there: another server's death says more, if it is poison."""
+        self.poison = False
+        """Whether it is convicted: its next fault is its last."""
+
+    @property
+    def suspect(self) -> bool:
+        """Whether it may be what kills servers, and is to be kept from other suspects."""
+        return self.suspicion is not None or bool(self.accused_at)
+
+    @property
+    def lone(self) -> bool:
+        """Whether it is to be the only suspect at its server, whatever others may."""
+        return self.suspicion is not None and self.suspicion.lone
+
+    def avoids(self, server: ServerId) -> bool:
+        """Whether it goes elsewhere while there is an elsewhere."""
+        return server in self.tried or server in self.died_at
+
+    def excuse(self, server: ServerId) -> None:
+        """The fate of a server where its attempt broke is known."""
+        self.accused_at = tuple(accused for accused in self.accused_at if accused != server)
+
+    def refund(self, server: ServerId) -> None:
+        """One charged attempt was the server's fault after all: it becomes a free resend."""
+        tried = list(self.tried)
+        tried.remove(server)
+        self.tried = tuple(tried)
+        self.charged -= 1
+        self.resends += 1
 
     def __lt__(self, other: "Item") -> bool:
         return self.order < other.order

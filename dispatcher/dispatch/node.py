@@ -9,15 +9,18 @@ from dataclasses import dataclass
 import structlog
 
 from dispatcher.config import DispatchSettings, QueueSettings
-from dispatcher.dispatch.desk import Attempt, Desk
+from dispatcher.dispatch.attempt import Attempt
+from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
+from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.errors import LeaseLostError
 from dispatcher.model import Answer, Break, BreakKind, Ending, Lease, NodeId, Outcome, Tally
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import GiveUp
+from dispatcher.pool.server import Server
 from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport
 from dispatcher.telemetry.metrics import Metrics
 
@@ -187,11 +190,11 @@ class Node:
             self._lose([lease])
             return
         await recorder.close(lease)  # a lease of this shard that we lost may have left it open
-        finished, tally = await recorder.open(lease, requests)
+        replay = await recorder.open(lease, requests)
         if lease not in self._unopened:  # lost meanwhile
             return
-        self.progress.replayed(tally)
-        shard = self.desk.admit(lease, requests, finished, tally)
+        self.progress.replayed(replay.tally)
+        shard = self.desk.admit(lease, requests, replay)
         del self._unopened[lease]
         if shard.complete:
             self._settle_soon(shard)
@@ -268,9 +271,19 @@ class Node:
             self._world.recorder.hasten(lease)
 
     def give_up(self, effect: GiveUp) -> None:
-        """Close every request of ours that is open at this server; each is sent again."""
+        """Close every request of ours that is open at this server; each is sent again, but for poison."""
+        for found in self.desk.server_lost(effect.server, effect.loss):
+            match found:
+                case Convicted(lease, outcome):
+                    self._append(lease, outcome)
+                case Suspected(lease, index, grudge):
+                    self._world.recorder.remember(lease, index, grudge)
         for attempt in list(self.desk.open.get(effect.server.spec.id, ())):
             self._close(attempt, effect.reason)
+
+    def spare(self, server: Server) -> None:
+        """A suspect server lives: nobody is to blame."""
+        self.desk.server_spared(server)
 
     def _close(self, attempt: Attempt, reason: str) -> None:
         """Close an open attempt. One whose task has not run yet must not be cancelled: it would never run."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from dispatcher.model import CanaryFault, CanaryReport, Health, ServerSpec, Telemetry
-from dispatcher.pool.pool import Effect, GiveUp, Look, Pool
+from dispatcher.pool.pool import Effect, GiveUp, Look, Pool, Spared
 from dispatcher.pool.server import Server, tokens_counted
 from dispatcher.pool.states import State
 from dispatcher.ports import Clock, Prober
@@ -20,6 +20,9 @@ class Listener(Protocol):
 
     def give_up(self, effect: GiveUp) -> None:
         """Close the requests that are open at this server."""
+
+    def spare(self, server: Server) -> None:
+        """A suspect server was found alive."""
 
     def capacity_changed(self) -> None:
         """A decision may have freed or taken capacity."""
@@ -71,6 +74,9 @@ class Monitor:
                 case GiveUp():
                     for listener in self._listeners:
                         listener.give_up(effect)
+                case Spared(server):
+                    for listener in self._listeners:
+                        listener.spare(server)
                 case Look(server):
                     self._wakers[server].set()
                 case _ as never:

@@ -6,6 +6,7 @@ monitor and the node do it.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum, auto
 from random import Random
 from typing import assert_never
 
@@ -35,12 +36,28 @@ IN_SERVICE = (State.ACTIVE, State.SUSPECT)
 OUT_OF_SERVICE = (State.EVICTED, State.PAUSED, State.MISMATCHED)
 
 
+class Loss(StrEnum):
+    """How a server was lost, as far as its open requests may have been the cause."""
+
+    DEAD = auto()  # nobody listens, its engine is dead, or it was restarted
+    HUNG = auto()  # no progress by any sign, and no canary
+    OTHER = auto()  # nothing that a request could have done
+
+
 @dataclass(frozen=True, slots=True)
 class GiveUp:
     """Close this server's open requests now; they are resent elsewhere."""
 
     server: Server
     reason: str
+    loss: Loss = Loss.OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """This suspect lives after all: what broke there was a connection."""
+
+    server: Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +67,7 @@ class Look:
     server: Server
 
 
-Effect = GiveUp | Look
+Effect = GiveUp | Spared | Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +160,9 @@ class Pool:
     def attempt_ended(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         """What one attempt's end means for its server. The permit has been given back already."""
         good = end.judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT)
-        late = end.sent_at < server.admitted_at
-        effects = self._weigh(server, end) if good or not late else ()  # a fault of a life that has ended
+        since = server.admitted_at if end.judgement.verdict is Verdict.DOUBTFUL else server.alive_since
+        late = end.sent_at < since  # a fault of a life that has ended, or a doubt that was settled
+        effects = self._weigh(server, end) if good or not late else ()
         self.remove_drained(server)
         return effects
 
@@ -256,6 +274,7 @@ class Pool:
             return ()
         reason = f"no progress for {self.settings.stall_s:g} s with {server.in_flight} requests open"
         if server.state is State.ACTIVE:
+            server.hanging = True
             return self._move(server, Event.DOUBTED, reason)
         if server.state is State.SUSPECT and server.tokens_seen is None:
             return ()
@@ -343,6 +362,8 @@ class Pool:
         move = server.machine.move(event, reason, self._now())
         if move.after is State.ACTIVE:
             server.admitted(move.at, spared=move.before is State.SUSPECT)
+        if move.before is State.VERIFYING:
+            server.alive_since = move.at
         self._count(server, move)
         self._plan(server)
         self._metrics.server_state(server.spec.id, move.after.value)
@@ -382,5 +403,13 @@ class Pool:
 
     def _effects(self, server: Server, move: Move) -> Sequence[Effect]:
         if move.after is State.EVICTED or move.event is Event.RESTARTED:
-            return (GiveUp(server, move.reason), Look(server))
+            return (GiveUp(server, move.reason, _loss(server, move.event)), Look(server))
+        if move.event in (Event.VERIFIED, Event.SLEPT, Event.MISMATCHED):  # only a living one says so
+            return (Spared(server), Look(server))
         return (Look(server),)
+
+
+def _loss(server: Server, event: Event) -> Loss:
+    if event in (Event.DIED, Event.RESTARTED):
+        return Loss.DEAD
+    return Loss.HUNG if server.hanging else Loss.OTHER

@@ -33,8 +33,10 @@ class Server:
 
     __slots__ = (
         "admitted_at",
+        "alive_since",
         "blocked_until",
         "doubts",
+        "hanging",
         "in_flight",
         "lacking",
         "limit",
@@ -70,8 +72,12 @@ class Server:
         self.started_at: float | None = None
         """The latest start of its process that it has told of."""
         self.admitted_at = now
+        self.alive_since = now
+        """When it last came up: unlike an admission, an acquittal begins no new life."""
         self.blocked_until = now
         self.doubts = 0
+        self.hanging = False
+        """Whether it was found without progress while it held requests, and not admitted again since."""
         self.proven = False
         """Whether it has answered a request since it was last admitted: a canary's word is less than that."""
         self.progress_at = now
@@ -180,6 +186,7 @@ class Server:
         self.admitted_at = self.progress_at = self.blocked_until = now
         if not spared:
             self.doubts = 0
+        self.hanging = False
         self.proven = False
         self.limit.admitted(now)
 

@@ -83,16 +83,20 @@ def finalise(
 def drop_failed(job: Job, shard: Shard, directory: Path) -> int:
     """Take a shard's failed outcomes out of its journal, so that their requests are sent again.
 
-    Returns how many there were. The journal is replaced atomically; it must not be open. Raises StorageError.
+    What was held against these requests goes with them: whoever asks for them again wants a fresh start.
+    Returns how many outcomes there were. The journal is replaced atomically; it must not be open. Raises
+    StorageError.
     """
     path = journal_path(directory, job, shard)
     records = read_journal(path, shard).records
-    kept = [record for record in records if not record.failed]
-    dropped = len(records) - len(kept)
-    if dropped:
+    failed = {record.index for record in records if record.failed}
+    kept = [
+        record for record in records if not (record.failed or (record.is_death and record.index in failed))
+    ]
+    if failed:
         with storage_errors(f"cannot write {path}"):
             replace_journal(path, kept)
-    return dropped
+    return len(failed)
 
 
 def _written(path: Path) -> set[Path]:

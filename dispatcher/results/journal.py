@@ -7,7 +7,8 @@ A record is one line of tab-separated fields:
 `checksum` is the CRC-32 of everything behind it, as 8 lower-case hex digits; `mark` is `ok` or the error
 code; `line` is the output line. With the checksum a record is either whole or not there: neither a torn
 write nor a flipped bit can pass for an answer, and a mark that this version does not know is told from a
-damaged one. Such a record is kept, but is no outcome. The token counts stand in the record because the
+damaged one. Such a record is kept, but is no outcome. Nor is a `death`, which says in its line what is held
+against a request that was running when servers died. The token counts stand in the record because the
 server's own account of them differs from route to route, and was understood once already.
 """
 
@@ -22,11 +23,12 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.model import ErrorCode, Job, Outcome, Shard, Tally, Tokens
+from dispatcher.model import NO_TOKENS, ErrorCode, Grudge, Job, Outcome, Shard, Tally, Tokens
 from dispatcher.results.disk import replace_file, storage_errors, sync_folder
 from dispatcher.results.lines import encode_outcome, names
 
 _OK: Final = "ok"
+_DEATH: Final = "death"
 _FAILURES: Final = frozenset(code.value for code in ErrorCode)
 _SHARDS_PER_FOLDER: Final = 1000
 
@@ -49,6 +51,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     def failed(self) -> bool:
         """Whether this is an error outcome."""
         return self.mark in _FAILURES
+
+    @property
+    def is_death(self) -> bool:
+        """Whether this says what is held against a request."""
+        return self.mark == _DEATH
 
     def encode(self) -> bytes:
         """The record's bytes, newline included."""
@@ -80,6 +87,14 @@ class JournalContents:
         return {record.index: record for record in self.records if record.ok or record.failed}
 
     @property
+    def grudges(self) -> dict[int, Grudge]:
+        """What is held against requests without an outcome, by index: the last word counts."""
+        outcomes = self.outcomes
+        deaths = (record for record in self.records if record.is_death and record.index not in outcomes)
+        grudges = {record.index: _read_grudge(record.line) for record in deaths}
+        return {index: grudge for index, grudge in grudges.items() if grudge is not None}
+
+    @property
     def tally(self) -> Tally:
         """What the outcomes add up to."""
         outcomes = self.outcomes.values()
@@ -103,6 +118,11 @@ def encode_record(outcome: Outcome, job: Job) -> bytes:
     """The bytes to append to a journal for an outcome, newline included."""
     mark = _OK if outcome.code is None else outcome.code.value
     return Record(outcome.index, mark, outcome.tokens, encode_outcome(outcome, job)).encode()
+
+
+def encode_grudge(index: int, grudge: Grudge) -> bytes:
+    """The bytes to append to a journal for what is held against a request, newline included."""
+    return Record(index, _DEATH, NO_TOKENS, msgspec.json.encode(grudge)).encode()
 
 
 def read_journal(path: Path, shard: Shard, custom_ids: Mapping[int, str] | None = None) -> JournalContents:
@@ -179,6 +199,16 @@ def _is_answer_to(record: Record, custom_ids: Mapping[int, str] | None) -> bool:
         return True
     custom_id = custom_ids.get(record.index)
     return custom_id is not None and names(record.line, custom_id)
+
+
+_GRUDGE: Final = msgspec.json.Decoder(Grudge)
+
+
+def _read_grudge(line: bytes) -> Grudge | None:
+    """None where another version has written it otherwise."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return _GRUDGE.decode(line)
+    return None
 
 
 def _parse(line: bytes) -> Record | None:

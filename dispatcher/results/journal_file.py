@@ -11,6 +11,12 @@ from dispatcher.errors import StorageError
 from dispatcher.results.disk import Disk, storage_errors
 
 
+class Note(bytes):
+    """A record that is no outcome: it is made durable like one, and not counted."""
+
+    __slots__ = ()
+
+
 class JournalFile:
     """A journal that records are appended to, and that loses none when the disk fails.
 
@@ -50,7 +56,7 @@ class JournalFile:
         self._unwritten.extend(records)
 
     def take_durable(self) -> int:
-        """How many records have become durable since this was last asked."""
+        """How many outcomes have become durable since this was last asked."""
         durable, self._durable = self._durable, 0
         return durable
 
@@ -79,7 +85,7 @@ class JournalFile:
             self._write_again()
             raise
         self._synced_length = self._length
-        self._durable += len(self._unsynced)
+        self._durable += sum(type(record) is not Note for record in self._unsynced)
         self._unsynced = []
         return True
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from dispatcher.errors import StateError
-from dispatcher.model import JobId, Lease, Outcome, Request, Tally
-from dispatcher.ports import Recorded
+from dispatcher.model import Grudge, JobId, Lease, Outcome, Request
+from dispatcher.ports import Recorded, Replay
 from dispatcher.results.mailbox import Mailbox
 
 
@@ -54,12 +54,15 @@ class MemoryRecorder:
         for shard in self._shards.values():
             shard.drained.set()
 
-    async def open(self, lease: Lease, requests: Sequence[Request]) -> tuple[frozenset[int], Tally]:  # noqa: ARG002  Recorder's signature: there is no earlier run to compare with
+    async def open(self, lease: Lease, requests: Sequence[Request]) -> Replay:  # noqa: ARG002  Recorder's signature: there is no earlier run to compare with
         """Begin a shard, as Recorder says. Raises StateError where it is open."""
         if _key(lease) in self._shards:
             raise StateError(f"shard {lease.shard.number} of job {lease.job.id} is being recorded already")
         self._shards[_key(lease)] = _OpenShard(lease)
-        return frozenset(), Tally()
+        return Replay()
+
+    def remember(self, lease: Lease, index: int, grudge: Grudge) -> None:
+        """Nothing is kept for a later run: there is none."""
 
     def append(self, lease: Lease, outcome: Outcome) -> None:
         """Hand over an outcome of an open shard, as Recorder says."""

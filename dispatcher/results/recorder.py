@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from dispatcher.errors import StateError, StorageError
-from dispatcher.model import JobId, Lease, Outcome, Request, Tally
-from dispatcher.ports import Clock, Recorded
+from dispatcher.model import Grudge, JobId, Lease, Outcome, Request
+from dispatcher.ports import Clock, Recorded, Replay
 from dispatcher.results.disk import Disk, LocalDisk
 from dispatcher.results.group_commit import Batch, GroupCommit, OpenShard, Report, execute
-from dispatcher.results.journal import encode_record, journal_path, repair_journal
-from dispatcher.results.journal_file import JournalFile, OpenFiles
+from dispatcher.results.journal import encode_grudge, encode_record, journal_path, repair_journal
+from dispatcher.results.journal_file import JournalFile, Note, OpenFiles
 from dispatcher.results.mailbox import Mailbox
 
 _WRITE_INTERVAL_S: Final = 0.01
@@ -85,7 +85,7 @@ class JournalRecorder:
         """Why nothing can be recorded just now, or None."""
         return self._obstacle
 
-    async def open(self, lease: Lease, requests: Sequence[Request]) -> tuple[frozenset[int], Tally]:
+    async def open(self, lease: Lease, requests: Sequence[Request]) -> Replay:
         """Begin a shard, as Recorder says. A journal that a crash has damaged is repaired first.
 
         Raises StorageError where the journal cannot be read or repaired, StateError where the shard is open.
@@ -96,11 +96,16 @@ class JournalRecorder:
         custom_ids = {request.index: request.custom_id for request in requests}
         contents = await asyncio.to_thread(repair_journal, path, lease.shard, custom_ids)
         self._shards[_key(lease)] = OpenShard(lease, JournalFile(path, contents.length, self._disk))
-        return frozenset(contents.outcomes), contents.tally
+        return Replay(frozenset(contents.outcomes), contents.tally, contents.grudges)
 
     def append(self, lease: Lease, outcome: Outcome) -> None:
         """Hand over an outcome of an open shard, as Recorder says."""
         self._commits.append(self._shards[_key(lease)], encode_record(outcome, lease.job))
+        self._wake.set()
+
+    def remember(self, lease: Lease, index: int, grudge: Grudge) -> None:
+        """Keep what is held against a request of an open shard, as Recorder says."""
+        self._commits.append(self._shards[_key(lease)], Note(encode_grudge(index, grudge)))
         self._wake.set()
 
     async def recorded(self) -> Sequence[Recorded]:

@@ -16,6 +16,8 @@ class Ruling(NamedTuple):
 
 
 CREDENTIALS_REFUSED: Final = Ruling(Verdict.MISMATCH, ErrorCode.SERVER_ERROR)
+ENGINE_DEAD: Final = Ruling(Verdict.SERVER_FAULT, ErrorCode.SERVER_ERROR, hard=True)
+"""The engine died with this request in it."""
 
 
 def rule(answer: Answer, said: Complaint, *, healthy: bool | None) -> Ruling:
@@ -61,7 +63,7 @@ def _rule_bad_request(status: int, said: Complaint) -> Ruling:
     (multimodal/media/connector.py), which may be due to this one server's network.
     """
     if said.message.startswith(texts.ENGINE_DEAD):
-        return _DEAD
+        return ENGINE_DEAD
     if _is_context_length(said) or any(text in said.message for text in texts.CONTEXT_LENGTH):
         return Ruling(Verdict.REQUEST_FAULT, ErrorCode.CONTEXT_LENGTH)
     named = status == 413 or said.param or said.located or said.type == "invalid_request_error"  # noqa: PLR2004 - Content Too Large
@@ -103,7 +105,7 @@ def _rule_internal_error(said: Complaint) -> Ruling:
     Any other is no proof against the server: NaN logprobs give one for the same request on every server.
     """
     if said.message.startswith(texts.ENGINE_DEAD):
-        return _DEAD
+        return ENGINE_DEAD
     if _is_context_length(said):
         return Ruling(Verdict.REQUEST_FAULT, ErrorCode.CONTEXT_LENGTH)
     return Ruling(Verdict.DOUBTFUL, ErrorCode.SERVER_ERROR)

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 from dispatcher.model import Answer, Break, BreakKind, Ending, ErrorCode, Judgement, Request, Verdict
 from dispatcher.vllm.answers import AnswerFaultError, read_answer
 from dispatcher.vllm.complaints import TEXT_BYTES_MAX, clip, read_complaint
-from dispatcher.vllm.refusals import CREDENTIALS_REFUSED, Ruling, rule
+from dispatcher.vllm.refusals import CREDENTIALS_REFUSED, ENGINE_DEAD, Ruling, rule
 from dispatcher.vllm.strict_json import checked
 
 
@@ -86,13 +86,15 @@ def _fault(ruling: Ruling, answer: Answer, message: str, body: bytes | None = No
         request_id=answer.request_id,
         retry_after_s=answer.retry_after_s,
         hard=ruling.hard,
+        broken=ruling is ENGINE_DEAD,
     )
 
 
 def _judge_break(ending: Break) -> Judgement:
     ruling, words = _rule_break(ending.kind), _BREAK_WORDS[ending.kind]
     message = f"{words}: {ending.detail}" if ending.detail else words
-    return Judgement(ruling.verdict, ruling.code, clip(message), hard=ruling.hard)
+    broken = ending.kind is BreakKind.RESET
+    return Judgement(ruling.verdict, ruling.code, clip(message), hard=ruling.hard, broken=broken)
 
 
 def _rule_break(kind: BreakKind) -> Ruling:

@@ -27,7 +27,8 @@ async def environment(request, monkeypatch):
         writer.close()
 
     proxy = await asyncio.start_server(answer, "127.0.0.1", 0)
-    url = "http://127.0.0.1:{}".format(proxy.sockets[0].getsockname()[1])
+    port = proxy.sockets[0].getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
     for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, url)
     monkeypatch.delenv("NO_PROXY", raising=False)

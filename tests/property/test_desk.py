@@ -30,6 +30,7 @@ from dispatcher.model import (
 )
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.states import State
+from dispatcher.ports import Replay
 from dispatcher.telemetry.metrics import Metrics
 
 JOB = Job(JobId("job"))
@@ -98,7 +99,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         requests = [
             Request(index, f"row-{index}", "/v1", "m", b"{}") for index in range(first, first + COUNT)
         ]
-        shard = self.desk.admit(lease, requests, done, Tally(succeeded=len(done)))
+        shard = self.desk.admit(lease, requests, Replay(done, Tally(succeeded=len(done))))
         self.leases[number] = lease
         if shard.complete:
             self.settle(number)
@@ -197,7 +198,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         }
         assert (len(self.desk.backlog), self.desk.backlog.body_bytes) == (0, 0)
         assert (self.desk.in_flight, self.desk.open, self.desk.unrecorded) == (0, {}, 0)
-        assert self.desk._unrecorded_bytes == 0
+        assert self.desk._unrecorded.body_bytes == 0
         assert all(server.state is State.ACTIVE for server in self.pool.servers.values())
 
 

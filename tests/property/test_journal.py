@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model import ErrorCode, Job, JobId, Outcome, Shard, Tokens
-from dispatcher.results.journal import encode_record, parse_journal
+from dispatcher.model import ErrorCode, Grudge, Job, JobId, Outcome, Shard, Tokens
+from dispatcher.results.journal import encode_grudge, encode_record, parse_journal
 
 JOB = Job(JobId("b"), provenance=False)
 SHARD = Shard(0, 0, 8, 0, 0)
@@ -25,9 +25,13 @@ outcomes = st.builds(
     bodies,
     st.integers(0, 2**40),
 )
-journals = st.lists(outcomes, max_size=8, unique_by=lambda outcome: outcome.index).map(
-    lambda made: [encode_record(outcome, JOB) for outcome in made]
-)
+grudges = st.builds(Grudge, st.integers(1, 100), st.floats(0, 1e300))
+deaths = st.lists(st.builds(encode_grudge, st.integers(0, 7), grudges), max_size=3)
+journals = st.builds(
+    lambda made, dead: [*dead, *(encode_record(outcome, JOB) for outcome in made)],
+    st.lists(outcomes, max_size=8, unique_by=lambda outcome: outcome.index),
+    deaths,
+).flatmap(st.permutations)
 
 
 def parse(data):
@@ -100,6 +104,9 @@ def test_zeroed_pages_invent_nothing(records, data):
 
 @given(st.lists(st.one_of(journals.map(b"".join), st.binary(max_size=40)), max_size=5).map(b"".join))
 def test_each_index_has_one_outcome_whatever_the_bytes(data):
-    indexes = [record.index for record in parse(data).records]
+    contents = parse(data)
+    indexes = [record.index for record in contents.records if not record.is_death]
     assert len(indexes) == len(set(indexes))
-    assert len(kept(data)) == len(indexes)
+    assert set(indexes) == set(contents.outcomes)
+    assert not contents.grudges.keys() & contents.outcomes.keys()
+    assert len(kept(data)) == len(contents.records)

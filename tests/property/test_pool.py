@@ -20,7 +20,7 @@ from dispatcher.model import (
     Telemetry,
     Verdict,
 )
-from dispatcher.pool.pool import AttemptEnd, GiveUp, Look, Pool
+from dispatcher.pool.pool import AttemptEnd, GiveUp, Look, Pool, Spared
 from dispatcher.pool.states import TRANSITIONS, State
 from dispatcher.telemetry.metrics import Metrics
 
@@ -85,7 +85,8 @@ class AnyEvents(RuleBasedStateMachine):
 
     def check(self, server, effects):
         """A server that is evicted lets its requests go, and effects speak of their server."""
-        assert all(isinstance(effect, GiveUp | Look) and effect.server is server for effect in effects)
+        kinds = GiveUp | Spared | Look
+        assert all(isinstance(effect, kinds) and effect.server is server for effect in effects)
         moved = any(isinstance(effect, Look) for effect in effects)
         if moved and server.state is State.EVICTED:
             assert any(isinstance(effect, GiveUp) for effect in effects)

@@ -1,4 +1,4 @@
-"""The stage for the failures from the field: fake servers over real HTTP, a job, and what was seen of both."""
+"""The stage for the failures from the field: fake servers on real HTTP, a job, what was seen of both."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,8 @@ from dispatcher.results.verify import verify
 from dispatcher.testing import FakeServer, FakeServerSettings
 
 STALL_S, PROBE_S = 2.0, 0.2
+WITHIN_S = 40.0
+"""A run that takes longer than this hangs."""
 SETTINGS = {
     "dispatch": {"request_timeout_s": 10, "max_attempts": 3},
     "pool": {
@@ -104,6 +106,12 @@ def sends(*servers: FakeServer) -> Counter:
     return Counter(record.marker for server in servers for record in server.requests if record.marker)
 
 
+async def until(holds) -> None:
+    """Wait for what is bound to come; the run's own bound ends it if it does not."""
+    while not holds():  # noqa: ASYNC110  # what is waited for is a fake server's state
+        await asyncio.sleep(0.005)
+
+
 def merged(settings: dict) -> dict:
     """The suggested test settings with these on top, section by section."""
     sections = SETTINGS.keys() | settings.keys()
@@ -135,7 +143,7 @@ class Stage:
         return JobRun(load_config(None, overrides, {}), str(self.input))
 
     async def run(
-        self, servers: list[FakeServer], text: str | bytes | None, /, *, weather=None, within_s=40.0, **settings
+        self, servers: list[FakeServer], text: str | bytes | None, /, *, weather=None, **settings
     ) -> Result:
         """Run a job to its end while the weather does its worst; hold it to what holds for every job."""
         job = self.job(servers, settings, text=text)
@@ -144,7 +152,7 @@ class Stage:
         if weather is not None:
             helpers.append(asyncio.create_task(weather(job)))
         try:
-            async with asyncio.timeout(within_s):
+            async with asyncio.timeout(WITHIN_S):
                 summary = await job.execute()
         finally:
             await self._end(helpers)

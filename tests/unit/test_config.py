@@ -45,6 +45,7 @@ def test_without_any_source_the_documented_defaults_stand():
             "connect_timeout_s": 3.0,
             "scrape_interval_s": 5.0,
             "stall_s": 120.0,
+            "deaths_max": 5,
             "readmit_backoff_min_s": 2.0,
             "readmit_backoff_max_s": 60.0,
             "wait_for_servers_s": None,

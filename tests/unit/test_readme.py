@@ -134,7 +134,8 @@ def test_every_field_of_a_fleets_group_stands_there_with_its_default():
 def test_the_rest_of_a_plan_stands_there_with_its_defaults():
     text = " ".join(section("### `dispatcher simulate").split())
     job, lengths = plan.JobShape.model_fields, plan.TokenLengths.model_fields
-    assert set(job) == {"rows", "prompt_tokens", "output_tokens"}
+    assert set(job) == {"rows", "prompt_tokens", "output_tokens", "poison_rows"}
+    assert f"`poison_rows` ({job['poison_rows'].default})" in text
     assert f"`prompt_tokens` ({job['prompt_tokens'].default.mean:g})" in text
     assert f"`output_tokens` ({job['output_tokens'].default.mean:g})" in text
     assert set(lengths) == {"mean", "spread", "most"}

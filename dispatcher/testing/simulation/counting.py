@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from dispatcher.model import Answer, Ending, JobId, Lease, Outcome, Request, ServerId, Tally
-from dispatcher.ports import Recorded
+from dispatcher.model import Answer, Ending, Grudge, JobId, Lease, Outcome, Request, ServerId, Tally
+from dispatcher.ports import Recorded, Replay
 from dispatcher.results.mailbox import Mailbox
 from dispatcher.testing.simulation.rows import Row
 from dispatcher.testing.simulation.servers import SimulatedServer
@@ -22,9 +22,12 @@ class CountingRecorder:
         self._mailbox = Mailbox()
         self._due = False
 
-    async def open(self, lease: Lease, requests: Sequence[Request]) -> tuple[frozenset[int], Tally]:  # noqa: ARG002  # Recorder's signature: nothing was recorded before
+    async def open(self, lease: Lease, requests: Sequence[Request]) -> Replay:  # noqa: ARG002  # Recorder's signature: nothing was recorded before
         """See Recorder."""
-        return frozenset(), Tally()
+        return Replay()
+
+    def remember(self, lease: Lease, index: int, grudge: Grudge) -> None:
+        """See Recorder. There is no later run."""
 
     def append(self, lease: Lease, outcome: Outcome) -> None:
         """See Recorder."""

@@ -9,10 +9,12 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 from dispatcher.config import Config
+from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.ceiling import Ceiling
-from dispatcher.dispatch.desk import WINDOW_FACTOR, WINDOW_MIN, Attempt, Desk
+from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.node import Node, World
 from dispatcher.dispatch.waiting import Waiting
+from dispatcher.dispatch.window import WINDOW_FACTOR, WINDOW_MIN
 from dispatcher.model import Lease, NodeId, Request, ServerId, ServerSpec
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool

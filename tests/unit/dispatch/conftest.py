@@ -39,7 +39,7 @@ from dispatcher.model import (
 )
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
-from dispatcher.ports import Recorded
+from dispatcher.ports import Recorded, Replay
 from dispatcher.queue.memory import MemoryQueue
 from dispatcher.telemetry.metrics import Metrics
 
@@ -94,8 +94,8 @@ def judge(ending, request, models, *, healthy=None):
     """A judge that knows a few statuses; the real one is tested where it lives."""
     if isinstance(ending, Break):
         verdict = BREAKS.get(ending.kind, Verdict.SERVER_FAULT)
-        hard = ending.kind is BreakKind.REFUSED
-        return Judgement(verdict, ErrorCode.SERVER_ERROR, ending.kind.value, hard=hard)
+        hard, broken = ending.kind is BreakKind.REFUSED, ending.kind is BreakKind.RESET
+        return Judgement(verdict, ErrorCode.SERVER_ERROR, ending.kind.value, hard=hard, broken=broken)
     if ending.status == 200:
         return Judgement(Verdict.SUCCESS, body=ending.body, status=200)
     unavailable = Verdict.OVERLOAD if healthy else Verdict.SERVER_FAULT
@@ -131,6 +131,8 @@ class FakeServer:
         self.models = None
         self.deaf = False
         """Hung: requests and canaries get no answer, and health is fine."""
+        self.deadly = frozenset()
+        """Rows that kill it; it is back after two seconds."""
         self.sent = []
         self.open = 0
         self.probes = 0
@@ -150,6 +152,9 @@ class FakeServer:
         self.sent.append((now(), request.index))
         if not self.alive:
             return Break(BreakKind.REFUSED)
+        if request.index in self.deadly:
+            asyncio.get_running_loop().call_later(0.2, self.die)
+            asyncio.get_running_loop().call_later(2.2, self.revive)
         self.open += 1
         try:
             async with asyncio.timeout(None if self.deaf else self.takes_s):
@@ -251,6 +256,7 @@ class FakeRecorder:
         self.opened = {}
         self.hastened = []
         self.finished_before = frozenset()
+        self.grudges = {}
         self._pending = []
         self._durable = []
         self._news = asyncio.Event()
@@ -261,7 +267,11 @@ class FakeRecorder:
         self.opened[lease.shard.number] = lease
         known = self.finished_before | self.outcomes.keys()
         done = known & {request.index for request in requests}
-        return done, Tally(succeeded=len(done))
+        return Replay(frozenset(done), Tally(succeeded=len(done)), self.grudges)
+
+    def remember(self, lease, index, grudge):
+        assert self.opened[lease.shard.number] == lease
+        self.grudges[index] = grudge
 
     def append(self, lease, outcome):
         assert self.opened[lease.shard.number] == lease
@@ -411,11 +421,14 @@ class DeskBench:
         self.desk.look_everywhere()
         return joined
 
-    def admit_shard(self, number=0, count=4, *, model="m", size=2, finished=frozenset(), epoch=1):
+    def admit_shard(
+        self, number=0, count=4, *, model="m", size=2, finished=frozenset(), grudges=None, epoch=1
+    ):
         lease = make_lease(number, count, epoch=epoch)
         first = lease.shard.first_index
         requests = [make_request(index, model, size) for index in range(first, first + count)]
-        self.desk.admit(lease, requests, finished, Tally(succeeded=len(finished)))
+        replay = Replay(finished, Tally(succeeded=len(finished)), grudges or {})
+        self.desk.admit(lease, requests, replay)
         return lease
 
     def send(self):

@@ -1,6 +1,7 @@
 import pytest
 
-from dispatcher.dispatch.backlog import PASSED_OVER_MAX, Backlog
+from dispatcher.dispatch.backlog import PASSED_OVER_MAX, Backlog, Room
+from dispatcher.dispatch.blame import Suspicion
 from dispatcher.model import ServerId, ServerSpec
 from dispatcher.pool.limits import FixedLimit
 from dispatcher.pool.server import Server
@@ -135,3 +136,61 @@ def test_bytes_and_counts_follow_every_request_in_and_out(make, later):
     assert (len(backlog), backlog.body_bytes) == (2, 4)
     backlog.put_back(item, NOW + later, NOW)
     assert (len(backlog), backlog.body_bytes) == (3, 6)
+
+
+def suspect(make, index, deaths=1):
+    item = make.item(index)
+    item.suspicion = Suspicion(0.1, deaths)
+    return item
+
+
+def test_suspects_go_before_other_retries_where_there_is_room_and_wait_where_there_is_none(make):
+    backlog = Backlog()
+    backlog.extend([make.item(0), suspect(make, 9)])
+    backlog.put_back(make.item(1), NOW, NOW)
+    taken = [backlog.take(server(), never, room) for room in (Room.NONE, Room.COMPANY, Room.NONE)]
+    assert [item.request.index for item in taken] == [1, 9, 0]
+
+
+def test_one_that_is_to_run_alone_takes_an_empty_server_and_keeps_others_from_it_until_then(make):
+    backlog = Backlog()
+    backlog.extend([suspect(make, 0), suspect(make, 1, deaths=2)])
+    assert backlog.take(server(), never, Room.COMPANY) is None
+    assert backlog.take(server(), never, Room.EMPTY).request.index == 1
+    assert backlog.take(server(), never, Room.COMPANY).request.index == 0
+
+
+def test_one_that_is_to_run_alone_elsewhere_keeps_nobody_from_this_server(make):
+    backlog, lone = Backlog(), suspect(make, 1, deaths=2)
+    lone.died_at = (ServerId("s"),)
+    backlog.extend([suspect(make, 0), lone])
+    assert backlog.take(server("s"), always, Room.COMPANY).request.index == 0
+
+
+def test_suspicion_that_comes_and_goes_while_they_wait_is_heeded(make):
+    backlog, item, other = Backlog(), make.item(0), suspect(make, 1)
+    backlog.extend([other])
+    backlog.put_back(item, NOW, NOW)
+    item.suspicion, other.suspicion = other.suspicion, None
+    backlog.sort_again()
+    assert backlog.take(server(), never, Room.NONE) is other
+    assert backlog.take(server(), never, Room.NONE) is None
+    assert backlog.take(server(), never, Room.EMPTY) is item
+    assert (len(backlog), backlog.body_bytes) == (0, 0)
+
+
+def test_suspects_are_all_there_is_only_where_nothing_else_is_ready(make):
+    backlog = Backlog()
+    backlog.extend([suspect(make, 1), suspect(make, 2, deaths=2)])
+    backlog.put_back(make.item(3), NOW + 5, NOW)
+    assert backlog.suspects_only() == 2
+    backlog.wake(NOW + 5)
+    assert backlog.suspects_only() == 0
+
+
+def test_discarded_suspects_are_told_and_gone(make):
+    backlog = Backlog()
+    items = [suspect(make, 0), suspect(make, 1, deaths=2), make.item(2)]
+    backlog.extend(items)
+    assert sorted(backlog.discard(lambda _item: True)) == items
+    assert (len(backlog), backlog.models(), backlog.suspects_only()) == (0, set(), 0)

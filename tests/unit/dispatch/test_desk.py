@@ -2,8 +2,8 @@ import time
 
 import pytest
 
-from dispatcher.dispatch import desk as desks
-from dispatcher.dispatch.desk import WINDOW_BYTES_MAX, WINDOW_MIN
+from dispatcher.dispatch import window as windows
+from dispatcher.dispatch.window import WINDOW_BYTES_MAX, WINDOW_MIN
 from dispatcher.model import Answer, Break, BreakKind, ErrorCode
 from dispatcher.pool.states import State
 
@@ -201,7 +201,7 @@ def test_large_bodies_leave_no_room(make_desk):
     ids=["count", "bytes"],
 )
 def test_nothing_is_sent_or_leased_while_recording_is_behind(make_desk, monkeypatch, bound, value, body):
-    monkeypatch.setattr(desks, bound, value)
+    monkeypatch.setattr(windows, bound, value)
     bench = make_desk()
     bench.admit("a", limit=4)
     lease = bench.admit_shard(count=10)

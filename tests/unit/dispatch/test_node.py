@@ -5,7 +5,7 @@ import pytest
 
 from dispatcher.dispatch.node import TICK_S
 from dispatcher.errors import LeaseLostError, ServersUnavailableError, StorageError
-from dispatcher.model import Answer, Break, BreakKind, ErrorCode, Health, Job, JobId, Shard
+from dispatcher.model import Answer, Break, BreakKind, ErrorCode, Grudge, Health, Job, JobId, Shard
 from dispatcher.pool.states import Event, State
 
 
@@ -620,3 +620,33 @@ async def test_rows_wait_for_the_server_that_has_their_model_while_others_go_on(
         b.watch("a", "b", "c")
         await running
         b.assert_answered_once()
+
+
+# Poison
+
+
+async def test_a_row_that_kills_servers_is_convicted_at_the_second_and_costs_no_other_row(bench):
+    async with bench(rows=60, servers=("a", "b", "c", "d")) as b:
+        for name in "abcd":
+            b.server(name).deadly = frozenset({30})
+        await b.run()
+        codes = {index: outcome.code for index, outcome in b.outcomes().items()}
+        assert codes == {index: ErrorCode.POISON if index == 30 else None for index in range(60)}
+        assert [index for _, index in b.network.sends()].count(30) == 2
+        assert {len(found) for found in b.recorder.outcomes.values()} == {1}
+
+
+async def test_a_death_is_remembered_for_a_later_run_and_one_more_convicts_there(bench):
+    async with bench(rows=8, servers=("a",)) as b:
+        b.server("a").deadly = frozenset({3})
+        running = await started(b, 1.5)
+        assert b.recorder.grudges[3] == Grudge(1, 1 / 8)
+        b.node.stop()
+        await running
+        grudges, known = b.recorder.grudges, b.recorder.outcomes.keys()
+    async with bench(rows=8, servers=("a", "b")) as later:
+        later.recorder.grudges, later.recorder.finished_before = grudges, frozenset(known)
+        later.server("a").deadly = later.server("b").deadly = frozenset({3})
+        await later.run()
+        assert later.outcomes()[3].code is ErrorCode.POISON
+        assert [index for _, index in later.network.sends()].count(3) == 1

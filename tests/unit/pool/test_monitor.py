@@ -66,10 +66,14 @@ class ScriptedProber:
 class Listener:
     def __init__(self):
         self.given_up = []
+        self.spared = []
         self.changes = 0
 
     def give_up(self, effect):
         self.given_up.append((asyncio.get_running_loop().time(), effect.reason))
+
+    def spare(self, server):
+        self.spared.append((asyncio.get_running_loop().time(), server.spec.id))
 
     def capacity_changed(self):
         self.changes += 1

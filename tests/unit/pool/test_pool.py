@@ -12,7 +12,7 @@ from dispatcher.model import (
     Tokens,
     Verdict,
 )
-from dispatcher.pool.pool import GiveUp, Look
+from dispatcher.pool.pool import GiveUp, Look, Loss, Spared
 from dispatcher.pool.schedule import WELL_AFTER_S
 from dispatcher.pool.server import DOUBTS_MAX
 from dispatcher.pool.states import State
@@ -240,7 +240,7 @@ def test_hard_evidence_evicts_at_once_and_gives_up_what_is_open(fleet):
     server = fleet.admit()
     fleet.load(server, 3)
     effects = fleet.end(server, Verdict.SERVER_FAULT, hard=True)
-    assert effects == (GiveUp(server, "server_fault"), Look(server))
+    assert effects == (GiveUp(server, "server_fault", Loss.DEAD), Look(server))
     assert server.state is State.EVICTED
     assert (server.record.evictions, server.record.last_fault) == (1, "server_fault")
 
@@ -775,3 +775,72 @@ def test_a_server_spared_by_its_canary_gets_one_request_at_a_time_until_one_is_a
     fleet.time += 10
     fleet.end(server, Verdict.SUCCESS)
     assert server.permits_free(fleet.time) == 256
+
+
+# What a loss tells of the requests that were there
+
+
+def losses(effects):
+    return [effect.loss for effect in effects if isinstance(effect, GiveUp)]
+
+
+def test_a_server_that_is_found_dead_is_a_death(fleet):
+    server = fleet.admit()
+    assert losses(fleet.pool.probed(server, ProbeReport(Health.REFUSED))) == [Loss.DEAD]
+
+
+def test_a_restart_is_a_death(fleet):
+    server = fleet.admit(started_at=1.0)
+    assert losses(fleet.pool.scraped(server, Telemetry(started_at=2.0))) == [Loss.DEAD]
+
+
+def test_a_server_that_hangs_is_lost_as_that_and_one_that_fails_its_canary_as_another(fleet):
+    hung, failing, *_ = [fleet.admit(name) for name in ("hung", "failing", "c", "d")]
+    fleet.load(hung)
+    fleet.time += 120
+    fleet.pool.look_for_stall(hung)
+    fleet.suspect(failing)
+    canary = CanaryReport(CanaryFault.SLOW, "no answer")
+    assert losses(fleet.pool.examined(hung, ProbeReport(Health.UP), canary)) == [Loss.HUNG]
+    canary = CanaryReport(CanaryFault.FAILED, "500")
+    assert losses(fleet.pool.examined(failing, ProbeReport(Health.UP), canary)) == [Loss.OTHER]
+
+
+def test_a_server_that_has_hung_once_is_not_taken_to_hang_after_its_acquittal(fleet):
+    server = fleet.admit()
+    fleet.load(server)
+    fleet.time += 120
+    fleet.pool.look_for_stall(server)
+    fleet.verify(server)
+    assert server.state is State.ACTIVE
+    fleet.suspect(server)
+    canary = CanaryReport(CanaryFault.FAILED, "500")
+    assert losses(fleet.pool.examined(server, ProbeReport(Health.UP), canary)) == [Loss.OTHER]
+
+
+@pytest.mark.parametrize(
+    ("report", "canary"),
+    [
+        (ProbeReport(Health.UP), CanaryReport()),
+        (ProbeReport(Health.UP, sleeping=True), CanaryReport()),
+        (ProbeReport(Health.UP), CanaryReport(CanaryFault.MISMATCHED, "401")),
+    ],
+    ids=["verified", "asleep", "mismatched"],
+)
+def test_a_suspect_that_lives_in_whatever_state_is_told_to_live(fleet, report, canary):
+    server = fleet.admit()
+    fleet.suspect(server)
+    assert Spared(server) in fleet.pool.examined(server, report, canary)
+
+
+def test_a_break_of_a_request_from_before_an_acquittal_is_evidence_and_a_doubt_is_not(fleet):
+    server = fleet.admit()
+    sent_at = fleet.time
+    fleet.time += 1
+    fleet.suspect(server)
+    fleet.verify(server)
+    for _ in range(2 * DOUBTS_MAX):
+        fleet.end(server, Verdict.DOUBTFUL, sent_at=sent_at)
+    assert server.state is State.ACTIVE
+    fleet.end(server, Verdict.SERVER_FAULT, sent_at=sent_at)
+    assert server.state is State.SUSPECT

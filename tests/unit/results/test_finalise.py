@@ -6,9 +6,9 @@ import os
 import pytest
 
 from dispatcher.errors import StateError, StorageError
-from dispatcher.model import ErrorCode, Tally, Tokens
+from dispatcher.model import ErrorCode, Grudge, Tally, Tokens
 from dispatcher.results.finalise import check_outputs_writable, drop_failed, finalise
-from dispatcher.results.journal import Record, encode_record, journal_path, read_journal
+from dispatcher.results.journal import Record, encode_grudge, encode_record, journal_path, read_journal
 
 
 @pytest.fixture
@@ -209,12 +209,20 @@ def test_failed_outcomes_are_dropped_for_another_try(samples, write, journals):
     assert drop_failed(samples.job, shard, journals) == 0
 
 
-def test_dropping_failures_keeps_what_is_no_outcome(samples, write, journals):
+def test_dropping_failures_keeps_what_is_no_outcome_of_theirs(samples, write, journals):
     shard = samples.shard()
-    death = Record(3, "death", Tokens(), b"{}")
-    path = write(shard, samples.failure(0), tail=death.encode())
+    kept = [Record(3, "death", Tokens(), b"{}"), Record(0, "of a newer version", Tokens(), b"{}")]
+    path = write(shard, samples.failure(0), tail=b"".join(record.encode() for record in kept))
     assert drop_failed(samples.job, shard, journals) == 1
-    assert read_journal(path, shard).records == (death,)
+    assert read_journal(path, shard).records == tuple(kept)
+
+
+def test_a_failed_request_that_is_tried_again_has_a_fresh_start(samples, write, journals):
+    shard, grudge = samples.shard(), Grudge(2, 40.0)
+    deaths = b"".join(encode_grudge(index, grudge) for index in (0, 3))
+    path = write(shard, samples.failure(0, ErrorCode.POISON), tail=deaths)
+    drop_failed(samples.job, shard, journals)
+    assert read_journal(path, shard).grudges == {3: grudge}
 
 
 def test_a_journal_without_failures_is_not_rewritten(samples, write, journals):

@@ -5,9 +5,10 @@ import zlib
 import pytest
 
 from dispatcher.errors import StorageError
-from dispatcher.model import ErrorCode, Tally, Tokens
+from dispatcher.model import ErrorCode, Grudge, Tally, Tokens
 from dispatcher.results.journal import (
     Record,
+    encode_grudge,
     encode_record,
     journal_path,
     owed,
@@ -198,3 +199,41 @@ def test_a_repair_that_fails_leaves_the_file_as_it_was(tmp_path, shard, records)
     with pytest.raises(StorageError, match="cannot write"):
         repair_journal(path, shard)
     assert path.read_bytes() == records[0] + b"torn"
+
+
+def test_what_is_held_against_a_request_is_read_back_and_is_no_outcome(shard, records, custom_ids):
+    grudge = Grudge(2, 12.5)
+    contents = parse_journal(records[0] + encode_grudge(3, grudge), shard, custom_ids)
+    assert contents.clean
+    assert contents.grudges == {3: grudge}
+    assert set(contents.outcomes) == {0}
+    assert contents.tally == parse_journal(records[0], shard, custom_ids).tally
+
+
+def test_the_last_word_about_a_request_counts(shard):
+    words = [Grudge(1, 0.1), Grudge(2, 70.0)]
+    contents = parse_journal(b"".join(encode_grudge(3, each) for each in words), shard)
+    assert contents.grudges == {3: words[1]}
+    assert len(contents.records) == 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_nothing_is_held_against_a_request_that_has_its_outcome(shard, records, first):
+    death = encode_grudge(0, Grudge(1, 0.1))
+    data = death + records[0] if first else records[0] + death
+    assert parse_journal(data, shard).grudges == {}
+
+
+@pytest.mark.parametrize("line", [b"{}", b"[]", b'{"deaths":"two","odds":1}', b"not JSON"])
+def test_a_death_that_another_version_wrote_is_kept_and_holds_nothing_against_anyone(shard, line):
+    record = Record(1, "death", Tokens(), line)
+    contents = parse_journal(record.encode(), shard)
+    assert (contents.records, contents.grudges, contents.clean) == ((record,), {}, True)
+
+
+def test_a_torn_death_is_dropped_and_the_one_before_it_counts(shard):
+    earlier, later = Grudge(1, 0.1), Grudge(2, 70.0)
+    whole, torn = encode_grudge(3, earlier), encode_grudge(3, later)
+    for length in range(1, len(torn) - 1):
+        contents = parse_journal(whole + torn[:length], shard)
+        assert (contents.grudges, contents.clean) == ({3: earlier}, False)

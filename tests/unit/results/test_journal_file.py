@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from dispatcher.errors import StorageError
-from dispatcher.results.journal_file import JournalFile, OpenFiles
+from dispatcher.results.journal_file import JournalFile, Note, OpenFiles
 
 REFUSALS = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS]
 
@@ -166,3 +166,24 @@ def test_a_file_that_cannot_be_synced_is_not_closed_to_make_room(tmp_path, disk)
     bounded.admit(second)
     assert first.take_durable() == 1
     bounded.close_all()
+
+
+def test_a_note_is_made_durable_and_is_not_counted(file, path):
+    file.give([b"one\n", Note(b"note\n"), b"two\n"])
+    file.write()
+    assert file.owing == 3
+    assert file.sync()
+    assert (file.take_durable(), file.settled) == (2, True)
+    assert path.read_bytes() == b"one\nnote\ntwo\n"
+
+
+def test_a_note_that_could_not_be_synced_is_written_again_and_not_counted(file, path, disk):
+    file.give([Note(b"note\n"), b"one\n"])
+    file.write()
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(StorageError):
+        file.sync()
+    file.write()
+    assert file.sync()
+    assert file.take_durable() == 1
+    assert path.read_bytes() == b"note\none\n"

@@ -8,8 +8,9 @@ import itertools
 import pytest
 
 from dispatcher.errors import StorageError
-from dispatcher.model import Tally
-from dispatcher.results.journal import encode_record, journal_path, read_journal
+from dispatcher.model import Grudge, Tally
+from dispatcher.ports import Replay
+from dispatcher.results.journal import encode_record, journal_path, parse_journal, read_journal
 from dispatcher.results.recorder import JournalRecorder
 
 
@@ -94,9 +95,8 @@ async def test_an_earlier_runs_outcomes_are_found_and_the_journal_repaired(tmp_p
     kept = [encode_record(outcome, lease.job) for outcome in (samples.success(3), samples.failure(1))]
     path.write_bytes(b"".join(kept) + b"torn")
     async with JournalRecorder(tmp_path, clock) as recorder:
-        finished, tally = await recorder.open(lease, samples.requests(lease))
-        assert finished == {1, 3}
-        assert tally == Tally(1, 1, 10, 3, {"timeout": 1})
+        replay = await recorder.open(lease, samples.requests(lease))
+        assert replay == Replay(frozenset({1, 3}), Tally(1, 1, 10, 3, {"timeout": 1}))
         assert path.read_bytes() == b"".join(kept)
         recorder.append(lease, samples.success(0))
     assert path.read_bytes() == b"".join([*kept, encode_record(samples.success(0), lease.job)])
@@ -108,8 +108,8 @@ async def test_outcomes_of_other_requests_are_not_found(tmp_path, clock, samples
     path.parent.mkdir(parents=True)
     path.write_bytes(encode_record(samples.success(0), lease.job))
     async with JournalRecorder(tmp_path, clock) as recorder:
-        finished, _ = await recorder.open(lease, samples.requests(lease)[1:])
-    assert finished == frozenset()
+        replay = await recorder.open(lease, samples.requests(lease)[1:])
+    assert replay == Replay()
 
 
 async def test_closing_syncs_one_shard_at_once_and_gives_its_descriptor_back(start, clock, disk, samples):
@@ -315,3 +315,30 @@ async def test_a_shard_hastened_while_it_is_synced_is_synced_again_at_once(start
     while durable < 2:
         durable += await announced(recorder)
     assert clock.time < 1
+
+
+async def test_a_later_run_is_told_what_is_held_against_requests_without_an_outcome(tmp_path, clock, samples):
+    lease = samples.lease()
+    async with JournalRecorder(tmp_path, clock) as recorder:
+        await recorder.open(lease, samples.requests(lease))
+        recorder.remember(lease, 1, Grudge(1, 0.5))
+        recorder.remember(lease, 2, Grudge(1, 0.5))
+        recorder.remember(lease, 2, Grudge(2, 80.0))
+        recorder.append(lease, samples.success(1))
+    with path_of(tmp_path, lease).open("ab") as journal:
+        journal.write(b"torn")
+    async with JournalRecorder(tmp_path, clock) as recorder:
+        replay = await recorder.open(lease, samples.requests(lease))
+    assert replay.finished == {1}
+    assert replay.tally.succeeded == 1
+    assert replay.grudges == {2: Grudge(2, 80.0)}
+
+
+async def test_what_is_held_against_a_request_is_durable_within_sync_s(
+    start, clock, disk, samples, eventually
+):
+    recorder, lease = await start(sync_s=1.0)
+    recorder.remember(lease, 0, Grudge(1, 0.5))
+    await eventually(lambda: disk.times_of("sync"))
+    (data,) = disk.power_cut().values()
+    assert parse_journal(data, lease.shard).grudges == {0: Grudge(1, 0.5)}

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 
 from dispatcher.errors import StateError
-from dispatcher.model import Job, JobId, Tally
+from dispatcher.model import Grudge, Job, JobId
+from dispatcher.ports import Replay
 from dispatcher.results.memory import MemoryRecorder
 from dispatcher.results.recorder import JournalRecorder
 
@@ -45,7 +46,7 @@ async def recorded_counts(recorder, total):
 
 async def test_a_new_shard_has_no_outcomes(recorder, samples):
     lease = samples.lease()
-    assert await recorder.open(lease, samples.requests(lease)) == (frozenset(), Tally())
+    assert await recorder.open(lease, samples.requests(lease)) == Replay()
 
 
 async def test_every_appended_outcome_is_announced_once(recorder, samples):
@@ -111,3 +112,15 @@ async def test_there_is_no_obstacle_in_good_times(recorder, samples):
     await recorder.open(lease, samples.requests(lease))
     recorder.append(lease, samples.success(0))
     assert recorder.obstacle is None
+
+
+async def test_what_is_remembered_is_not_announced_as_an_outcome(recorder, samples):
+    lease = samples.lease()
+    await recorder.open(lease, samples.requests(lease))
+    recorder.remember(lease, 0, Grudge(1, 0.5))
+    recorder.append(lease, samples.success(1))
+    assert await recorded_counts(recorder, 1) == {lease: 1}
+    recorder.remember(lease, 2, Grudge(1, 0.5))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(recorder.recorded(), 0.03)
+    await recorder.close(lease)

@@ -1,0 +1,30 @@
+"""One sending of a request to a server."""
+
+from dispatcher.dispatch.item import Item
+from dispatcher.pool.server import Server
+
+
+class Attempt:
+    """One sending of a request to a server, from the permit it took to its end."""
+
+    __slots__ = ("begun", "given_up", "item", "judged", "lone", "sent_at", "server", "suspect")
+
+    def __init__(self, item: Item, server: Server, sent_at: float) -> None:
+        self.item = item
+        self.server = server
+        self.sent_at = sent_at
+        self.suspect = item.suspect
+        """Whether the request was a suspect when it was sent."""
+        self.lone = item.lone
+        """Whether it was to run there without another suspect."""
+        self.begun = False
+        """Whether its task has run: it is created in one turn of the loop and runs in the next."""
+        self.given_up: str | None = None
+        """Why we closed it ourselves, if we did."""
+        self.judged = False
+        """Whether its server's death was held against the request while it was open: once is enough."""
+
+    @property
+    def of_another_life(self) -> bool:
+        """Whether its server has died, or come back, since it was sent."""
+        return self.judged or self.sent_at < self.server.alive_since
