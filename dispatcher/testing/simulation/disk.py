@@ -89,5 +89,6 @@ class SimulatedDisk:
 
     def _now_durable(self, records: bytes) -> None:
         for record in records.split(b"\n")[:-1]:
-            index = int(record.split(b"\t", 2)[1])
-            self._ledger.durable.setdefault(index, (self._name, self._ledger.now()))
+            _, index, mark, _ = record.split(b"\t", 3)
+            if mark != b"death":  # what is held against a request is no outcome of it
+                self._ledger.durable.setdefault(int(index), (self._name, self._ledger.now()))
