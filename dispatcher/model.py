@@ -305,6 +305,8 @@ class ProbeReport:
     version: str | None = None
     started_at: float | None = None
     """`process_start_time_seconds`: a change means the server was restarted."""
+    telemetry: "Telemetry | None" = None
+    """Its load and capacity, of a full inspection."""
 
 
 class CanaryFault(StrEnum):

@@ -336,6 +336,8 @@ class Pool:
         server.note_models(report.models)
         server.note_start(report.started_at)
         server.version = report.version or server.version
+        if report.telemetry is not None:  # what it can hold is known before the first request
+            server.limit.measured(report.telemetry, server.in_flight)
 
     def _works_though_slow(self, server: Server, fault: CanaryFault) -> bool:
         """A suspect with our requests in its batch may be too busy for a canary; it is not to be evicted."""

@@ -75,6 +75,7 @@ class HttpProber:
             sleeping=sleeping_of(sleeping),
             version=version_of(version),
             started_at=telemetry.started_at if telemetry else None,
+            telemetry=telemetry,
         )
 
     async def canary(self, server: ServerSpec, model: str | None) -> CanaryReport:

@@ -118,6 +118,7 @@ class SimulatedProber:
             sleeping=simulated.manners.asleep,
             version=VERSION,
             started_at=simulated.started_at if simulated.plan.metrics else None,
+            telemetry=simulated.telemetry() if simulated.plan.metrics else None,
         )
 
     async def canary(self, server: ServerSpec, model: str | None) -> CanaryReport:

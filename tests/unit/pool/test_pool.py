@@ -844,3 +844,9 @@ def test_a_break_of_a_request_from_before_an_acquittal_is_evidence_and_a_doubt_i
     assert server.state is State.ACTIVE
     fleet.end(server, Verdict.SERVER_FAULT, sent_at=sent_at)
     assert server.state is State.SUSPECT
+
+
+def test_what_a_server_can_hold_is_known_before_its_first_request(fleet):
+    server = fleet.admit(telemetry=Telemetry(waiting=0.0, kv_max_concurrency=12.0))
+    fleet.time += 60
+    assert server.limit.permits(fleet.time) == 12
