@@ -185,7 +185,7 @@ async def test_f6_deaths_survive_a_kill_of_the_dispatcher_between_the_first_and_
             server.inject(Die(seconds=down_s, ending=Ending.RESET, linger_s=0), Match(text="row-0 "))
         stage.input.write_text(rows(400))
         settings = stage.directory / "settings.yaml"
-        settings.write_text("pool: {limit: 4, readmit_backoff_min_s: 0.2}\nresults: {sync_s: 0.05}\n")
+        settings.write_text("pool: {limit: 1, readmit_backoff_min_s: 0.2}\nresults: {sync_s: 0.05}\n")
         command = [sys.executable, "-m", "dispatcher", "run", str(stage.input), "-o", str(stage.output)]
         process = await asyncio.create_subprocess_exec(
             *command, "--server", servers[0].url, "--config", str(settings), "--quiet"
