@@ -143,11 +143,13 @@ async def test_f6_a_poison_row_is_found_after_two_deaths_and_a_resume_does_not_s
         result = await stage.run(servers, rows(400), pool={"limit": 16})
         assert {row: result.code(row) for row in result.errors} == {"row-200": "poison"}
         assert len(result.successes) == 399
-        assert sends(*servers)["row-200"] == 2
-        assert sum(result.evictions(server) for server in servers) <= 2
+        deaths = sends(*servers)["row-200"]
+        # A plain 500 is told from a dying engine's only by what the server does next: one more may be needed.
+        assert 2 <= deaths <= (3 if isinstance(death, Die) and death.ending in (Ending.EMPTY, Ending.TEXT) else 2)
+        assert sum(result.evictions(server) for server in servers) <= deaths
         again = await stage.run(servers, None, pool={"limit": 16})
         assert again.summary.sent_nothing
-        assert sends(*servers)["row-200"] == 2
+        assert sends(*servers)["row-200"] == deaths
 
 
 async def test_f6_two_poison_rows_are_both_found_and_never_is_the_whole_fleet_down(stage):
@@ -175,15 +177,14 @@ async def test_f6_a_poison_row_that_is_tried_again_has_a_fresh_start(stage):
 
 async def test_f6_deaths_survive_a_kill_of_the_dispatcher_between_the_first_and_the_second(stage):
     async with fleet(2, FakeServerSettings(engine=ENGINE)) as servers:
-        for server in servers:
-            server.inject(Die(seconds=1.0, ending=Ending.RESET, linger_s=0), Match(text="row-0 "), times=1)
+        for server, down_s in zip(servers, (20.0, 1.0), strict=True):
+            server.inject(Die(seconds=down_s, ending=Ending.RESET, linger_s=0), Match(text="row-0 "))
         stage.input.write_text(rows(400))
         settings = stage.directory / "settings.yaml"
-        settings.write_text("pool: {limit: 4, readmit_backoff_min_s: 0.2}\nresults: {sync_s: 0.05}\n")
+        settings.write_text("pool: {limit: 1, readmit_backoff_min_s: 0.2}\nresults: {sync_s: 0.05}\n")
         command = [sys.executable, "-m", "dispatcher", "run", str(stage.input), "-o", str(stage.output)]
-        addresses = [part for server in servers for part in ("--server", server.url)]
         process = await asyncio.create_subprocess_exec(
-            *command, *addresses, "--config", str(settings), "--quiet"
+            *command, "--server", servers[0].url, "--config", str(settings), "--quiet"
         )
         journal = await _first_death(stage)
         os.kill(process.pid, signal.SIGKILL)
