@@ -125,6 +125,10 @@ async def test_f5_rows_that_are_too_long_fail_after_one_send_and_evict_nobody(st
         assert all(result.evictions(server) == 0 for server in servers)
 
 
+def _named(death) -> str:
+    return death.ending.value if isinstance(death, Die) else "hang"
+
+
 DEATHS = [
     Die(seconds=2.0, ending=Ending.RESET, linger_s=0),
     Die(seconds=1.0, ending=Ending.ENGINE_CORE),
@@ -134,8 +138,12 @@ DEATHS = [
 ]
 
 
-@pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("death", DEATHS, ids=["reset", "engine core", "empty", "text", "hang"])
+@pytest.mark.parametrize(
+    ("death", "count"),
+    # Of two servers only one may be evicted for hanging within a minute: there it takes that much longer.
+    [(death, count) for death in DEATHS for count in (2, 4) if count == 4 or not isinstance(death, Freeze)],
+    ids=lambda value: f"{value} servers" if isinstance(value, int) else _named(value),
+)
 async def test_f6_a_poison_row_is_found_after_two_deaths_and_a_resume_does_not_send_it(stage, death, count):
     async with fleet(count, FakeServerSettings(engine=ENGINE)) as servers:
         for server in servers:
@@ -145,7 +153,11 @@ async def test_f6_a_poison_row_is_found_after_two_deaths_and_a_resume_does_not_s
         assert len(result.successes) == 399
         deaths = sends(*servers)["row-200"]
         # A plain 500 is told from a dying engine's only by what the server does next: one more may be needed.
-        assert 2 <= deaths <= (3 if isinstance(death, Die) and death.ending in (Ending.EMPTY, Ending.TEXT) else 2)
+        assert (
+            2
+            <= deaths
+            <= (3 if isinstance(death, Die) and death.ending in (Ending.EMPTY, Ending.TEXT) else 2)
+        )
         assert sum(result.evictions(server) for server in servers) <= deaths
         again = await stage.run(servers, None, pool={"limit": 16})
         assert again.summary.sent_nothing

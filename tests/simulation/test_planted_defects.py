@@ -9,6 +9,7 @@ from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.retry import Fail
 from dispatcher.model import ErrorCode, Verdict
 from dispatcher.pool.server import Server
+from dispatcher.ports import Replay
 from dispatcher.results.journal_file import JournalFile
 from dispatcher.testing.engine import EngineSettings
 from dispatcher.testing.simulation import run
@@ -58,8 +59,8 @@ def test_a_row_that_is_dropped_is_missed(monkeypatch):
 def test_a_row_that_is_sent_again_although_finished_is_noticed(monkeypatch):
     genuine = Desk.admit
 
-    def forgetting(self, lease, requests, finished, tally):
-        return genuine(self, lease, requests, frozenset(), tally)
+    def forgetting(self, lease, requests, replay):
+        return genuine(self, lease, requests, Replay(tally=replay.tally))
 
     monkeypatch.setattr(Desk, "admit", forgetting)
     assert "was sent although durable" in breaches(WITH_DEATH)
