@@ -173,6 +173,8 @@ class Job:
     model_override: str | None = None
     """Replaces every body's `model`."""
     provenance: bool = True
+    mark: str | None = None
+    """Stands in the ids of output lines instead of `id`, where given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`run`: one input, one job, one node; from the first line read to the files in place."""
 
 import asyncio
+import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,15 +12,14 @@ from typing import BinaryIO, TypeVar
 import structlog
 
 from dispatcher.app.clock import SystemClock
+from dispatcher.app.files import JobFiles, answers_mark, check_files, job_files, mark_of
 from dispatcher.app.fleet import Fleet, known_servers, open_fleet
 from dispatcher.app.snapshot import Phase, Snapshot, view_run
-from dispatcher.app.state import JobFiles, OpenJob, open_job, remove_state
+from dispatcher.app.state import OpenJob, answer_settings, open_job, remove_state
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import (
-    ConfigError,
     DispatcherError,
-    Fault,
     QueueError,
     StateError,
     StoppedError,
@@ -30,7 +30,7 @@ from dispatcher.ingest.payloads import FilePayloads
 from dispatcher.model import Tally
 from dispatcher.queue.records import JobStatus
 from dispatcher.queue.sql import SqlQueue
-from dispatcher.results.finalise import check_outputs_writable, finalise
+from dispatcher.results.finalise import finalise
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.results.verify import verify
 from dispatcher.storage.source import STDIN
@@ -57,21 +57,6 @@ class Summary:
         if not self.finished:
             return 3
         return 1 if self.snapshot.done.failed or self.rejected else 0
-
-
-def job_files(config: Config, input_name: str) -> JobFiles:
-    """Where a run of this input reads and writes. Raises ConfigError where no output is named."""
-    output = config.run.output
-    if output is None:
-        raise ConfigError((Fault("run.output", "must name the output file: -o out.jsonl"),))
-    stem = output.with_suffix("") if output.suffix in (".jsonl", ".json", ".ndjson") else output
-    return JobFiles(
-        input=input_name,
-        output=output,
-        errors=config.run.errors or stem.with_name(f"{stem.name}.errors.jsonl"),
-        state=config.run.state_dir or output.with_name(f"{output.name}.state"),
-        rejected=stem.with_name(f"{stem.name}.rejected.jsonl"),
-    )
 
 
 class JobRun:
@@ -129,10 +114,7 @@ class JobRun:
         """Tell before hours of reading what would be wrong after them."""
         if self._fleet is None:
             known_servers(self.config)
-        try:
-            check_outputs_writable(self.files.output, self.files.errors)
-        except StorageError as error:
-            raise ConfigError((Fault("run.output", str(error)),)) from error
+        check_files(self.files, skip=self.config.run.on_invalid == "skip")
 
     def _has_output_without_state(self) -> bool:
         has_state = (self.files.state / "queue.sqlite").exists()
@@ -147,8 +129,12 @@ class JobRun:
         with tempfile.TemporaryDirectory(prefix="dispatcher-") as work:
             errors = files.errors if files.errors.exists() else None
             report = verify(Path(files.input), files.output, errors, work_dir=Path(work))
-        if not report.ok:
-            raise StateError(f"{files.output} exists already, and does not answer {files.input}. {advice}")
+        marks = {mark_of(files.output), mark_of(files.errors)} - {None}
+        if not report.ok or marks - {self._mark_of_input()}:
+            raise StateError(
+                f"{files.output} exists already, and does not answer {files.input} as it is now under these "
+                f"settings (model, provenance). {advice}"
+            )
         if report.failed and self.config.run.retry_failed:
             raise StateError(
                 f"{files.output} is finished and {files.state} is gone, so its failed rows cannot be sent "
@@ -158,6 +144,11 @@ class JobRun:
         self._rows = report.requests
         self._earlier = Tally(report.succeeded, report.failed)
         return Summary(self.snapshot(), files, 0, finished=True, sent_nothing=True)
+
+    def _mark_of_input(self) -> str:
+        with Path(self.files.input).open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return answers_mark(sha256, answer_settings(self.config))
 
     def request_stop(self) -> bool:
         """First call: send nothing more and wait for what is in flight. Second call: end at once.
@@ -194,7 +185,7 @@ class JobRun:
         self._rows = record.requests
         self._earlier = await opened.queue.tally(record.job.id)
         if record.status is JobStatus.FINISHED:
-            if not self.files.output.exists():
+            if not self._has_outputs_of(record.job.mark):
                 await self._write(opened)
             self.phase = Phase.FINISHED
             return Summary(self.snapshot(), self.files, record.rejected, finished=True, sent_nothing=True)
@@ -203,6 +194,16 @@ class JobRun:
         if finished:
             await self._write(opened)
         return Summary(self.snapshot(), self.files, record.rejected, finished=finished)
+
+    def _has_outputs_of(self, mark: str | None) -> bool:
+        """Whether the finished job's files are in place. Raises StateError for another job's output."""
+        found = mark_of(self.files.output)
+        if found not in (None, mark):
+            raise StateError(
+                f"{self.files.output} exists already, and is not the output of the finished run in "
+                f"{self.files.state}. Move it away, or choose another output"
+            )
+        return self.files.output.exists() and (self.files.errors.exists() or not self._earlier.failed)
 
     async def _work(self, opened: OpenJob) -> None:
         async with self._servers() as fleet, self._open_recorder(fleet) as recorder:

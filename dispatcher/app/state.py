@@ -4,13 +4,14 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import structlog
 
+from dispatcher.app.files import JobFiles, answers_mark
 from dispatcher.config import Config
 from dispatcher.errors import InputError, StateError, StorageError
 from dispatcher.ingest.findings import ScanReport
@@ -25,24 +26,9 @@ from dispatcher.storage.filesystem import StateLock, ensure_writable, network_fi
 from dispatcher.storage.source import Fingerprint, Source, prepare_source
 
 LOCK_NAME = "lock"
-
-
-@dataclass(frozen=True, slots=True)
-class JobFiles:
-    """Where a run reads and writes."""
-
-    input: str
-    """A path, or `-` for standard input."""
-    output: Path
-    errors: Path
-    state: Path
-    rejected: Path
-    """Lines that are no requests, with `--on-invalid skip`."""
-
-    @property
-    def journals(self) -> Path:
-        """The folder of the shards' journals."""
-        return self.state / "journal"
+DATABASE_NAMES = frozenset(f"queue.sqlite{ending}" for ending in ("", "-wal", "-shm", "-journal"))
+OWN_NAMES = frozenset({"journal", "work", "input.jsonl", "input.jsonl.partial"}) | DATABASE_NAMES
+"""What a run makes in its state directory, beside the lock. Nothing else there is ever removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +67,14 @@ async def open_job(
 
 
 def remove_state(state: Path) -> None:
-    """Remove a finished job's state directory. Blocks."""
-    shutil.rmtree(state)
+    """Remove a job's state, and its directory where that is empty then. Blocks.
+
+    A directory that holds other things, or is a mount point, a link or `.`, is the user's and stays.
+    """
+    _clear(state)
+    (state / LOCK_NAME).unlink(missing_ok=True)
+    with suppress(OSError):
+        state.rmdir()
 
 
 @asynccontextmanager
@@ -128,7 +120,7 @@ class _Preparation:
         expected = Fingerprint(**record.details["input"])
         source = await self._source(expected)
         await self._queue.release_all()
-        record = replace(record, job=self._job(record.job.id))
+        record = replace(record, job=self._job(record.job.id, expected.sha256))
         await self._queue.set_job(record.job)
         if self._config.run.retry_failed:
             record = await self._retry_failed(record)
@@ -162,19 +154,20 @@ class _Preparation:
 
     async def _made(self) -> OpenJob:
         source = await self._source(None)
-        job = self._job(JobId(secrets.token_hex(6)))
+        job = self._job(JobId(secrets.token_hex(6)), source.fingerprint.sha256)
         details = {"settings": answer_settings(self._config), "input": asdict(source.fingerprint)}
         await self._queue.create_job(job, details)
         report = await self._ingest(job.id, source)
         if source.fingerprint.sha256 is None:
             details["input"] = asdict(source.fingerprint.with_content(report.sha256))
             await self._queue.set_details(job.id, details)
+            await self._queue.set_job(self._job(job.id, report.sha256))
         await self._queue.activate(job.id)
         record = await self._queue.job(job.id)
         assert record is not None, "the job was made a moment ago"
         return OpenJob(self._queue, source, record)
 
-    def _job(self, job_id: JobId) -> Job:
+    def _job(self, job_id: JobId, sha256: str | None) -> Job:
         run, dispatch = self._config.run, self._config.dispatch
         return Job(
             id=job_id,
@@ -183,6 +176,7 @@ class _Preparation:
             model=run.model,
             model_override=run.model_override,
             provenance=self._config.results.provenance,
+            mark=answers_mark(sha256, answer_settings(self._config)),
         )
 
     async def _source(self, expected: Fingerprint | None) -> Source:
@@ -237,9 +231,9 @@ def answer_settings(config: Config) -> dict[str, Any]:
 
 
 def _clear(state: Path) -> None:
-    """Empty the state directory, but for the lock that we hold in it."""
+    """Remove what runs have made in the state directory, but for the lock that we hold in it."""
     for path in state.iterdir():
-        if path.name == LOCK_NAME:
+        if path.name not in OWN_NAMES:
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -250,6 +244,4 @@ def _clear(state: Path) -> None:
 def _clear_unless_kept(state: Path) -> None:
     """An input that cannot be run leaves no state behind, unless an earlier run's answers are there."""
     if not (state / "journal").exists():
-        _clear(state)
-        (state / LOCK_NAME).unlink(missing_ok=True)
-        state.rmdir()
+        remove_state(state)

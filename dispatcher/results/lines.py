@@ -32,7 +32,7 @@ def encode_outcome(outcome: Outcome, job: Job) -> bytes:
     return b"".join(
         (
             b'{"id":',
-            _json(f"batch_req_{job.id}_{outcome.index}"),
+            _json(f"batch_req_{job.mark or job.id}_{outcome.index}"),
             _CUSTOM_ID,
             _json(outcome.custom_id),
             b',"response":',

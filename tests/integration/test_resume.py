@@ -71,7 +71,7 @@ async def test_an_output_of_something_else_is_not_overwritten(cli, job, server):
     done = await cli.run(*job.argv(server))
     assert done.status == 2
     assert str(job.output) in done.err
-    assert "--restart" in done.err
+    assert "no file of the dispatcher's" in done.err
     assert job.output.read_text() == "precious\n"
     assert sends(server) == []
 

@@ -79,7 +79,7 @@ class Job:
         for path in self.journals():
             for line in path.read_bytes().split(b"\n")[:-1]:
                 fields = line.split(b"\t", 5)
-                if len(fields) == 6:
+                if len(fields) == 6 and fields[2] != b"death":
                     found.add(json.loads(fields[5])["custom_id"])
         return found
 
