@@ -33,7 +33,6 @@ from dispatcher.queue.sql import SqlQueue
 from dispatcher.results.finalise import finalise
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.results.verify import verify
-from dispatcher.storage.source import STDIN
 
 DEPTH_EVERY_S = 5.0
 
@@ -124,7 +123,7 @@ class JobRun:
         """The output is there and its state is not: fine if it answers this input, else not ours to touch."""
         files = self.files
         advice = "Give --restart to replace it, or another output"
-        if files.input == STDIN:
+        if not Path(files.input).is_file():  # standard input, or a pipe: read once, and gone
             raise StateError(f"{files.output} exists already. {advice}")
         with tempfile.TemporaryDirectory(prefix="dispatcher-") as work:
             errors = files.errors if files.errors.exists() else None

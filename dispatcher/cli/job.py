@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -45,7 +45,8 @@ async def show(job: JobRun) -> Exit:
     _stop_on_signals(job)
     async with _shown(config, job, console):
         summary = await job.execute()
-    _show_summary(config, summary, console)
+    with suppress(BrokenPipeError):  # who has stopped reading has not made any row fail
+        _show_summary(config, summary, console)
     return Exit(summary.exit_code)
 
 

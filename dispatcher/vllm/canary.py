@@ -1,5 +1,6 @@
 """The canary: a question that costs one token, and what its end says of the server. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +15,7 @@ from dispatcher.model import (
     Request,
     Verdict,
 )
+from dispatcher.vllm.complaints import read_complaint
 from dispatcher.vllm.verdicts import judge
 
 
@@ -61,6 +63,18 @@ def report_on(ending: Ending, request: Request) -> CanaryReport | None:
             return None
         case _:
             return CanaryReport(CanaryFault.FAILED, judgement.message)
+
+
+def report_on_no_route(endings: Sequence[Ending]) -> CanaryReport:
+    """Tell what it means that a server has none of the canaries' routes.
+
+    It is alive, unless every route was answered by a 404 that is no API's own: then it is a proxy with no
+    inference server behind it, and each row that it is given would be charged for that.
+    """
+    pages = [each for each in endings if isinstance(each, Answer) and each.status == 404]  # noqa: PLR2004 - HTTP
+    if len(pages) == len(endings) and not any(read_complaint(page.body).structured for page in pages):
+        return CanaryReport(CanaryFault.MISMATCHED, "404 for every route, in no API's words: a proxy's page")
+    return CanaryReport()
 
 
 def _is_about_the_route(ending: Ending) -> bool:

@@ -17,7 +17,7 @@ from dispatcher.model import (
     ServerSpec,
     Telemetry,
 )
-from dispatcher.vllm.canary import CANARIES, report_on
+from dispatcher.vllm.canary import CANARIES, report_on, report_on_no_route
 from dispatcher.vllm.headers import retry_after_s, server_headers
 from dispatcher.vllm.pages import health_of, models_of, sleeping_of, version_of
 from dispatcher.vllm.probe_breaks import probe_break_of
@@ -81,15 +81,18 @@ class HttpProber:
     async def canary(self, server: ServerSpec, model: str | None) -> CanaryReport:
         """Ask the engine for one token: the one thing that a frozen engine cannot give.
 
-        A server that has none of the routes it could be asked by counts as well: it has answered.
+        A server that has none of the routes it could be asked by counts as well: it has answered. A proxy's
+        pages do not.
         """
+        endings = []
         for canary in CANARIES:
             request = canary.request(model)
             ending = await self._exchange(server, "POST", request.url, request.body)
             report = report_on(ending, request)
             if report is not None:
                 return report
-        return CanaryReport()
+            endings.append(ending)
+        return report_on_no_route(endings)
 
     async def scrape(self, server: ServerSpec) -> Telemetry | None:
         """Read `/metrics`; None where there is none, or it cannot be read."""

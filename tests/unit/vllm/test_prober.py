@@ -242,6 +242,14 @@ async def test_a_server_without_any_known_route_counts_as_alive(wire, prober):
     assert len(seen) == 4
 
 
+@pytest.mark.parametrize("page", [b"<html>nope</html>", b"", b"not found"])
+async def test_a_proxy_with_nothing_behind_it_is_no_server(wire, prober, page):
+    answer = wire.response(page, b"404 Not Found")
+    routes = ("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/pooling")
+    report = await prober.canary(await site(wire, dict.fromkeys(routes, answer)), "m")
+    assert report.fault is CanaryFault.MISMATCHED
+
+
 @pytest.mark.parametrize(
     ("status", "body", "fault"),
     [
