@@ -25,6 +25,9 @@ KEEP_ALIVE_S: Final = 4.0
 """Idle connections are closed a little before vLLM does, after 5 s (its `--uvicorn-timeout-keep-alive`)."""
 
 ANSWER_BYTES_MAX: Final = 256 * 2**20
+OPEN_BYTES_MAX: Final = 512 * 2**20
+"""Bytes of all answers that are being read. Past this the machine lacks memory for so many at a time: the
+attempt is broken off as a local fault, which is charged to nobody and lowers how many are open."""
 
 _BYTES_IN_ONE_WRITE: Final = 2**20
 """aiohttp warns of `bytes` bodies above 1 MiB and wants a file there (its `payload.TOO_LARGE_BYTES_BODY`)."""
@@ -44,9 +47,17 @@ class AiohttpTransport:
     not read to its end.
     """
 
-    def __init__(self, *, connect_timeout_s: float = 3.0, answer_bytes_max: int = ANSWER_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout_s: float = 3.0,
+        answer_bytes_max: int = ANSWER_BYTES_MAX,
+        open_bytes_max: int = OPEN_BYTES_MAX,
+    ) -> None:
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s)
         self._answer_bytes_max = answer_bytes_max
+        self._open_bytes_max = open_bytes_max
+        self._open_bytes = 0
         self._targets: dict[ServerId, _Target] = {}
 
     async def __aenter__(self) -> Self:
@@ -99,11 +110,15 @@ class AiohttpTransport:
 
     async def _answer(self, response: aiohttp.ClientResponse, request_id: str) -> Ending:
         chunks, size = [], 0
-        while chunk := await response.content.readany():
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > self._answer_bytes_max:
-                return Break(BreakKind.PROTOCOL, f"the answer is larger than {self._answer_bytes_max} bytes")
+        try:
+            while chunk := await response.content.readany():
+                chunks.append(chunk)
+                size += len(chunk)
+                self._open_bytes += len(chunk)
+                if too_much := self._too_much(size):
+                    return too_much
+        finally:
+            self._open_bytes -= size
         headers = response.headers
         return Answer(
             response.status,
@@ -112,6 +127,13 @@ class AiohttpTransport:
             headers.get(_X_REQUEST_ID, request_id),
             retry_after_s(headers.get(hdrs.RETRY_AFTER), headers.get(hdrs.DATE)),
         )
+
+    def _too_much(self, size: int) -> Break | None:
+        if size > self._answer_bytes_max:
+            return Break(BreakKind.PROTOCOL, f"the answer is larger than {self._answer_bytes_max} bytes")
+        if self._open_bytes > self._open_bytes_max:
+            return Break(BreakKind.LOCAL, f"the answers being read hold over {self._open_bytes_max} bytes")
+        return None
 
     def _timeout_of(self, timeout_s: float | None) -> aiohttp.ClientTimeout:
         """Make a new one only where the job, and so the timeout, is another than the last send's."""

@@ -204,6 +204,26 @@ async def test_an_answer_over_the_limit_is_not_read_to_its_end(wire, announced):
         await asyncio.wait_for(closed.wait(), 2)
 
 
+async def test_answers_that_are_too_much_together_are_a_local_fault_and_leave_nothing_behind(wire):
+    whole = wire.response(b"z" * 6000)
+    held = asyncio.Event()
+
+    async def handler(reader, writer):
+        await wire.read_request(reader)
+        writer.write(whole[:-1])
+        await held.wait()
+        writer.write(whole[-1:])
+
+    async with AiohttpTransport(open_bytes_max=10_000) as transport:
+        server = await wire.serve(handler)
+        first = asyncio.create_task(transport.send(server, ROW, "1", 5))
+        await asyncio.sleep(0.05)
+        assert await kind_of(transport, server) is BreakKind.LOCAL
+        held.set()
+        assert (await first).body == b"z" * 6000
+        assert (await transport.send(server, ROW, "3", 5)).body == b"z" * 6000
+
+
 async def test_a_closed_port_is_refused(wire, transport):
     with socket.socket() as taken:  # bound and not listening: no one else can take the port
         taken.bind(("127.0.0.1", 0))
