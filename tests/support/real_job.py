@@ -44,6 +44,7 @@ class RealJob:
         self._servers = tuple(servers)
         self._metrics_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._seen: Samples | None = None
 
     def start(self) -> None:
         arguments = [
@@ -87,13 +88,13 @@ class RealJob:
     # What it shows while it runs
 
     def metrics(self) -> Samples:
-        """Its metrics now; none while it does not serve them yet. Fails where it has ended."""
-        assert self._process is not None
-        assert self._process.poll() is None, f"ended early:\n{self.tail()}"
+        """Its metrics now, or as they were last seen: a run may end between two looks. None before the first."""
         try:
-            return scrape(f"http://127.0.0.1:{self._metrics_port}")
+            self._seen = scrape(f"http://127.0.0.1:{self._metrics_port}")
         except httpx2.TransportError:
-            return Samples("")
+            running = self._process is not None and self._process.poll() is None
+            assert running or self._seen is not None, f"ended early:\n{self.tail()}"
+        return self._seen or Samples("")
 
     def total(self, name: str, server: VllmServer | None = None, **labels: str) -> float:
         of_server = {} if server is None else {"server": server.url}
