@@ -88,7 +88,7 @@ class RealJob:
     # What it shows while it runs
 
     def metrics(self) -> Samples:
-        """Its metrics now, or as they were last seen: a run may end between two looks. None before the first."""
+        """Its metrics now, or as last seen: a run may end between two looks. None before the first."""
         try:
             self._seen = scrape(f"http://127.0.0.1:{self._metrics_port}")
         except httpx2.TransportError:
