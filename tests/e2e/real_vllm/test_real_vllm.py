@@ -121,7 +121,7 @@ def test_500_rows_complete_though_an_engine_is_killed_and_another_dies_of_its_fi
     assert len(rows) == 500
     job = new_job(rows, fleet.all)
     job.start()
-    until(lambda: len(job.recorded()) >= 150, 90, "150 rows recorded")
+    until(lambda: len(job.recorded()) >= 150, 180, "150 rows recorded")
     fleet.first.kill_engine()
     job.until("evictions_total", 1, 10, server=fleet.first)
     fleet.first.stop()
