@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dispatcher.dispatch.blame import Blame, Casualty
 from dispatcher.dispatch.item import Item
 from dispatcher.model import ServerId
-from dispatcher.pool.pool import Loss
+from dispatcher.pool.effects import Loss
 
 CHARGED_MAX = 1024
 """Charged requests remembered per server: as many as may have been open there when it went down."""

@@ -30,7 +30,8 @@ from dispatcher.model import (
     ServerId,
     Verdict,
 )
-from dispatcher.pool.pool import AttemptEnd, Effect, Loss, Pool
+from dispatcher.pool.effects import AttemptEnd, Effect, Loss
+from dispatcher.pool.pool import Pool
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import State
 from dispatcher.ports import Judge, Replay

@@ -18,8 +18,8 @@ from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.errors import LeaseLostError
 from dispatcher.model import Answer, Break, BreakKind, Ending, Lease, NodeId, Outcome, Tally
+from dispatcher.pool.effects import GiveUp
 from dispatcher.pool.monitor import Monitor
-from dispatcher.pool.pool import GiveUp
 from dispatcher.pool.server import Server
 from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport
 from dispatcher.telemetry.metrics import Metrics

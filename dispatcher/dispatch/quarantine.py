@@ -12,7 +12,8 @@ from dispatcher.dispatch.casualties import Casualties, Fallen
 from dispatcher.dispatch.item import Item
 from dispatcher.dispatch.outcomes import poisoned
 from dispatcher.model import Grudge, Judgement, Lease, Outcome, ServerId, Verdict
-from dispatcher.pool.pool import Loss, Pool
+from dispatcher.pool.effects import Loss
+from dispatcher.pool.pool import Pool
 from dispatcher.pool.server import Server
 
 SUSPECT_PAUSE_S = 1.0

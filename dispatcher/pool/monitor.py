@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Protocol, assert_never
 
 from dispatcher.model import CanaryFault, CanaryReport, Health, ServerSpec, Telemetry
-from dispatcher.pool.pool import Effect, GiveUp, Look, Pool, Spared
+from dispatcher.pool.effects import Effect, GiveUp, Look, Spared
+from dispatcher.pool.pool import Pool
 from dispatcher.pool.server import Server, tokens_counted
 from dispatcher.pool.states import State
 from dispatcher.ports import Clock, Prober

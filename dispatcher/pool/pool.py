@@ -5,8 +5,6 @@ monitor and the node do it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum, auto
 from random import Random
 from typing import assert_never
 
@@ -26,6 +24,7 @@ from dispatcher.model import (
     Verdict,
 )
 from dispatcher.pool.brake import Brake
+from dispatcher.pool.effects import AttemptEnd, Effect, GiveUp, Look, Loss, Spared
 from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
 from dispatcher.pool.schedule import WELL_AFTER_S, check_delay_s
 from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, PAUSE_MIN_S, Server, tokens_counted
@@ -34,51 +33,6 @@ from dispatcher.telemetry.metrics import Metrics
 
 IN_SERVICE = (State.ACTIVE, State.SUSPECT)
 OUT_OF_SERVICE = (State.EVICTED, State.PAUSED, State.MISMATCHED)
-
-
-class Loss(StrEnum):
-    """How a server was lost, as far as its open requests may have been the cause."""
-
-    DEAD = auto()  # nobody listens, its engine is dead, or it was restarted
-    HUNG = auto()  # no progress by any sign, and no canary
-    OTHER = auto()  # nothing that a request could have done
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Close this server's open requests now; they are resent elsewhere."""
-
-    server: Server
-    reason: str
-    loss: Loss = Loss.OTHER
-
-
-@dataclass(frozen=True, slots=True)
-class Spared:
-    """This suspect lives after all: what broke there was a connection."""
-
-    server: Server
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """The time of this server's next check has changed: plan it anew."""
-
-    server: Server
-
-
-Effect = GiveUp | Spared | Look
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptEnd:
-    """What a server is told of one attempt."""
-
-    judgement: Judgement
-    sent_at: float
-    model: str | None
-    repeated: bool = False
-    """Whether the same request was doubtful on another server before: then the server is not to blame."""
 
 
 class Pool:

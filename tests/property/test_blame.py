@@ -26,7 +26,8 @@ from dispatcher.model import (
     ServerSpec,
     Shard,
 )
-from dispatcher.pool.pool import GiveUp, Pool, Spared
+from dispatcher.pool.effects import GiveUp, Spared
+from dispatcher.pool.pool import Pool
 from dispatcher.pool.states import State
 from dispatcher.ports import Replay
 from dispatcher.telemetry.metrics import Metrics

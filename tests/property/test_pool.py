@@ -20,7 +20,8 @@ from dispatcher.model import (
     Telemetry,
     Verdict,
 )
-from dispatcher.pool.pool import AttemptEnd, GiveUp, Look, Pool, Spared
+from dispatcher.pool.effects import AttemptEnd, GiveUp, Look, Spared
+from dispatcher.pool.pool import Pool
 from dispatcher.pool.states import TRANSITIONS, State
 from dispatcher.telemetry.metrics import Metrics
 

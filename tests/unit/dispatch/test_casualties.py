@@ -3,7 +3,7 @@ import pytest
 from dispatcher.dispatch.blame import Blame, Suspicion
 from dispatcher.dispatch.casualties import CHARGED_MAX, Casualties, Fallen
 from dispatcher.model import ServerId
-from dispatcher.pool.pool import Loss
+from dispatcher.pool.effects import Loss
 
 A, B = ServerId("a"), ServerId("b")
 

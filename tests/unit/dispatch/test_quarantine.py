@@ -4,7 +4,7 @@ import pytest
 
 from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, SUSPECTS_ONLY_S, Convicted, Suspected
 from dispatcher.model import Answer, Break, BreakKind, CanaryReport, ErrorCode, Grudge, Health, ProbeReport
-from dispatcher.pool.pool import GiveUp, Loss
+from dispatcher.pool.effects import GiveUp, Loss
 from dispatcher.pool.states import State
 
 RESET = Break(BreakKind.RESET)

@@ -15,7 +15,8 @@ from dispatcher.model import (
     ServerSpec,
     Verdict,
 )
-from dispatcher.pool.pool import AttemptEnd, Pool
+from dispatcher.pool.effects import AttemptEnd
+from dispatcher.pool.pool import Pool
 from dispatcher.pool.states import State
 from dispatcher.telemetry.metrics import Metrics
 

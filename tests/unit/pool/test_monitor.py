@@ -16,8 +16,8 @@ from dispatcher.model import (
     Telemetry,
     Verdict,
 )
+from dispatcher.pool.effects import AttemptEnd
 from dispatcher.pool.monitor import REFRESH_EVERY, Monitor
-from dispatcher.pool.pool import AttemptEnd
 from dispatcher.pool.states import State
 
 SLOW = CanaryReport(CanaryFault.SLOW, "no answer in time")

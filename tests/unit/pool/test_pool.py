@@ -12,7 +12,7 @@ from dispatcher.model import (
     Tokens,
     Verdict,
 )
-from dispatcher.pool.pool import GiveUp, Look, Loss, Spared
+from dispatcher.pool.effects import GiveUp, Look, Loss, Spared
 from dispatcher.pool.schedule import WELL_AFTER_S
 from dispatcher.pool.server import DOUBTS_MAX
 from dispatcher.pool.states import State
