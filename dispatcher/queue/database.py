@@ -2,8 +2,9 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, event
@@ -93,6 +94,8 @@ async def open_sqlite(
 ) -> AsyncIterator[Database]:
     """Open a file, made if it is not there. Its one connection serves one transaction after the other."""
     await asyncio.to_thread(_make_file, path)
+    if not network_filesystem:
+        await asyncio.to_thread(_set_wal, path, busy_timeout_s)
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)),
         connect_args={"timeout": busy_timeout_s},
@@ -117,6 +120,25 @@ def _make_file(path: Path) -> None:
         raise StorageError(
             f"the queue's database {path} cannot be opened for writing: {exc.strerror}"
         ) from exc
+
+
+def _set_wal(path: Path, busy_timeout_s: float) -> None:
+    """Change the journal mode here, once: two that change a new file's at once are told that it is locked.
+
+    SQLite says so at once, whatever the busy timeout, so it is asked again. Any other fault is left to
+    whoever opens the file: it says what to do.
+    """
+    until = time.monotonic() + busy_timeout_s
+    while time.monotonic() < until:
+        try:
+            with closing(sqlite3.connect(path)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                return
+            time.sleep(0.02)
+        else:
+            return
 
 
 def _local_pragmas() -> tuple[str, ...]:
