@@ -1,5 +1,4 @@
 import asyncio
-import heapq
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
@@ -7,6 +6,7 @@ from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
+from virtual_loop import VirtualLoop
 
 from dispatcher.config import DispatchSettings, PoolSettings, QueueSettings
 from dispatcher.dispatch.ceiling import Ceiling
@@ -49,26 +49,6 @@ BREAKS = {
     BreakKind.STALE: Verdict.STALE_CONNECTION,
     BreakKind.TIMED_OUT: Verdict.DOUBTFUL,
 }
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop whose time jumps to the next timer when nothing is ready, and that fails where none is left."""
-
-    def __init__(self):
-        super().__init__()
-        self._virtual_now = 0.0
-
-    def time(self):
-        return self._virtual_now
-
-    def _run_once(self):
-        while self._scheduled and self._scheduled[0].cancelled():
-            heapq.heappop(self._scheduled)._scheduled = False
-            self._timer_cancelled_count -= 1
-        if not self._ready:
-            assert self._scheduled, "deadlock: nothing will ever happen again"
-            self._virtual_now = max(self._virtual_now, self._scheduled[0].when())
-        super()._run_once()
 
 
 def pytest_asyncio_loop_factories(config, item):
