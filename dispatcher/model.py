@@ -58,7 +58,7 @@ class BreakKind(StrEnum):
     UNRESOLVED = auto()  # DNS
     TLS = auto()
     PROTOCOL = auto()  # what came back is not HTTP, or is larger than allowed
-    GIVEN_UP = auto()  # we closed it: the server was evicted, or stalled
+    GIVEN_UP = auto()  # we closed it: the server was lost, or the lease, or its copy was answered first
     LOCAL = auto()  # this machine: no descriptors, no ports, no memory
 
 

@@ -126,6 +126,8 @@ class DispatchSettings(_Settings):
     """Attempts that count against the request; a server's own failures do not."""
     request_timeout_s: Annotated[Seconds, Field(le=7 * _DAY)] | None = None
     free_resends_max: Annotated[Count, Field(ge=0, le=1000)] = 10
+    hedge: bool = True
+    """Whether the last requests of a job may be copied, once each, to servers that stand idle."""
     drain_s: Annotated[Seconds, Field(le=_DAY)] = 300.0
 
 

@@ -7,12 +7,26 @@ from dispatcher.pool.server import Server
 class Attempt:
     """One sending of a request to a server, from the permit it took to its end."""
 
-    __slots__ = ("begun", "given_up", "item", "judged", "lone", "sent_at", "server", "suspect")
+    __slots__ = (
+        "begun",
+        "given_up",
+        "is_copy",
+        "item",
+        "judged",
+        "lone",
+        "sent_at",
+        "server",
+        "suspect",
+        "twin",
+    )
 
     def __init__(self, item: Item, server: Server, sent_at: float) -> None:
         self.item = item
         self.server = server
         self.sent_at = sent_at
+        self.is_copy = False
+        """Whether it was sent while another attempt of its request, the twin, was open."""
+        self.twin: Attempt | None = None
         self.suspect = item.suspect
         """Whether the request was a suspect when it was sent."""
         self.lone = item.lone

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 
+from dispatcher.dispatch.hints import tokens_max
 from dispatcher.dispatch.item import Item
 from dispatcher.pool.server import Server
 
@@ -98,6 +99,13 @@ class Backlog:
         self._retries, self._suspects, self._lone = {}, {}, {}
         for item in waiting:
             self._retry(item)
+
+    def longest_first(self) -> None:
+        """Nothing more will come: begin with those that may take the longest, where bodies say so."""
+        for queue in self._fresh.values():
+            ordered = sorted(queue, key=lambda item: -tokens_max(item.request))
+            queue.clear()
+            queue.extend(ordered)
 
     def models(self) -> set[str | None]:
         """The models that the waiting requests want."""

@@ -12,6 +12,7 @@ from dispatcher.config import DispatchSettings
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.backlog import Backlog
 from dispatcher.dispatch.ceiling import Ceiling
+from dispatcher.dispatch.hedging import Hedging
 from dispatcher.dispatch.item import Item
 from dispatcher.dispatch.outcomes import outcome_of, poisoned
 from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Convicted, Lost, Quarantine, Suspected
@@ -44,6 +45,8 @@ class Ended:
 
     outcome: Outcome | None
     effects: Sequence[Effect]
+    needless: Attempt | None = None
+    """The other attempt of the same request, if it is still open."""
 
 
 class Desk:
@@ -75,6 +78,7 @@ class Desk:
         self._roomy: dict[ServerId, Server] = {}
         self._window = Window(clock_now())
         self._unrecorded = Unrecorded()
+        self._hedging = Hedging(pool, settings)
         self._quarantine = Quarantine(pool, self.backlog, clock_now())
 
     # Shards
@@ -170,6 +174,25 @@ class Desk:
             else:
                 heapq.heappop(shares)
 
+    def queue_is_dry(self, *, dry: bool) -> None:
+        """Whether the queue had nothing to give: what is in hand is then the end of the work."""
+        if dry and not self._hedging.dry:
+            self.backlog.longest_first()
+        self._hedging.dry = dry
+
+    def hedge(self) -> Iterator[Attempt]:
+        """Copy old requests to servers that stand idle, once nothing else is left. Takes the permits."""
+        if self.backlog.ready():
+            return
+        now = self._now()
+        for original, server in self._hedging.copies(self.open, now):
+            if not self._may_send():
+                return
+            copy = self._begin(original.item, server, now)
+            copy.is_copy = original.item.hedged = True
+            copy.twin, original.twin = original, copy
+            yield copy
+
     def _with_permits(self, now: float) -> list[Server]:
         self._roomy = {id_: server for id_, server in self._roomy.items() if server.permits_free(now) > 0}
         return list(self._roomy.values())
@@ -186,6 +209,7 @@ class Desk:
     def _begin(self, item: Item, server: Server, now: float) -> Attempt:
         item.sends += 1
         attempt = Attempt(item, server, now)
+        item.running += 1
         self._quarantine.took(attempt)
         server.took(now)
         self.in_flight += 1
@@ -209,6 +233,11 @@ class Desk:
     def attempt_ended(self, attempt: Attempt, ending: Ending, *, healthy: bool | None) -> Ended:
         """Judge an attempt's end, tell the pool, and decide what becomes of the request."""
         item, server, now = attempt.item, attempt.server, self._now()
+        item.running -= 1
+        if item.done:  # its other attempt was first
+            self._count_copy(attempt, "lost")
+            self._pool.attempt_given_up(server)
+            return Ended(None, ())
         judgement = self._judge(ending, item.request, server.models, healthy=healthy)
         if server.state is not State.GONE:  # else its series would come back, and stay
             self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
@@ -217,7 +246,21 @@ class Desk:
             self.ceiling.local_fault(self.in_flight, now)
         if self.shards.get(item.lease) is None:
             return Ended(None, effects)
-        return Ended(self._resolve(attempt, judgement, now), effects)
+        outcome = self._resolve(attempt, judgement, now)
+        if outcome is None:
+            self._count_copy(attempt, "failed")
+            return Ended(None, effects)
+        self._count_copy(attempt, "won")
+        return Ended(outcome, effects, self._needless(attempt))
+
+    def _count_copy(self, attempt: Attempt, result: str) -> None:
+        if attempt.is_copy:
+            self._metrics.hedge_ended(result)
+
+    def _needless(self, attempt: Attempt) -> Attempt | None:
+        twin = attempt.twin
+        is_open = twin is not None and twin in self.open.get(twin.server.spec.id, ())
+        return twin if is_open else None
 
     def _tell_pool(self, attempt: Attempt, ending: Ending, judgement: Judgement) -> Sequence[Effect]:
         if type(ending) is Break and ending.kind is BreakKind.GIVEN_UP:
@@ -243,16 +286,13 @@ class Desk:
         running = [
             attempt
             for attempt in self.open.get(server.spec.id, ())
-            if self.shards.get(attempt.item.lease) is not None
+            if self.shards.get(attempt.item.lease) is not None and not attempt.item.done
         ]
-        return self._quarantine.lost(Lost(server, loss, running), self._is_open, self._now())
+        return self._quarantine.lost(Lost(server, loss, running), _is_running, self._now())
 
     def server_spared(self, server: Server) -> None:
         """A suspect server lives: what broke there was a connection."""
         self._quarantine.spared(server)
-
-    def _is_open(self, item: Item) -> bool:
-        return any(attempt.item is item for attempt in self.open_attempts())
 
     def _resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
         if judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT):
@@ -260,6 +300,7 @@ class Desk:
         outcome = self._outcome(attempt, judgement, now)
         if outcome is not None:
             self._quarantine.ended(attempt.item)
+            attempt.item.done = True
         return outcome
 
     def _outcome(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
@@ -273,10 +314,15 @@ class Desk:
                 self._quarantine.noted(attempt, judgement, now)
                 open_fate = bool(item.accused_at) or _may_be_dying(judgement)
                 pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
-                self.backlog.put_back(item, now + pause_s, now)
+                if not item.running:  # else its other attempt is the next one
+                    self.backlog.put_back(item, now + pause_s, now)
                 return None
             case Fail(code, message):
                 return outcome_of(attempt, judgement, code, message, now)
+
+
+def _is_running(item: Item) -> bool:
+    return item.running > 0
 
 
 def _may_be_dying(judgement: Judgement) -> bool:

@@ -11,11 +11,14 @@ class Item:
         "accused_at",
         "charged",
         "died_at",
+        "done",
+        "hedged",
         "lease",
         "order",
         "poison",
         "request",
         "resends",
+        "running",
         "sends",
         "stales",
         "suspicion",
@@ -29,6 +32,12 @@ class Item:
         """Its place in this node's order of work: by lease, then by index."""
         self.sends = 0
         """Attempts made, whoever was at fault; a send into a connection that was already closed is none."""
+        self.running = 0
+        """Attempts that have begun and are not judged yet; two where it was copied."""
+        self.hedged = False
+        """Whether it was copied: once is enough."""
+        self.done = False
+        """Whether it has its outcome: an attempt that ends later changes nothing."""
         self.stales = 0
         """Sends that met a connection which the server had closed meanwhile."""
         self.charged = 0

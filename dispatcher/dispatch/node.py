@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -147,7 +147,10 @@ class Node:
             self._roused.clear()
             if (room := self.desk.room()) == 0:
                 await self._wait_for_room()
-            elif not await self._lease(room):
+                continue
+            found = await self._lease(room)
+            self.desk.queue_is_dry(dry=not found)
+            if not found:
                 if until_drained and await self._drained():
                     return
                 await self._wait_for_work()
@@ -212,7 +215,14 @@ class Node:
         """Start every attempt for which there is a request and a permit."""
         if self._world.recorder.obstacle is not None:
             return
-        for attempt in self.desk.assign():
+        self._start(self.desk.assign())
+
+    def _hedge(self) -> None:
+        if self._world.recorder.obstacle is None:
+            self._start(self.desk.hedge())
+
+    def _start(self, attempts: Iterator[Attempt]) -> None:
+        for attempt in attempts:
             task = self._tasks.create_task(self._send(attempt), name="attempt")
             self._attempts[attempt] = task
 
@@ -258,6 +268,8 @@ class Node:
         self._monitor.carry_out(ended.effects)
         if ended.outcome is not None:
             self._append(attempt.item.lease, ended.outcome)
+        if ended.needless is not None:
+            self._close(ended.needless, "its copy, or what it was copied from, ended first")
         self._pump()
         if self.desk.room():
             self._hungry.set()
@@ -360,6 +372,7 @@ class Node:
             self.desk.ceiling.tick(now)
             self.progress.sample(now)
             self.capacity_changed()
+            self._hedge()
             self._look_for_servers(now)
 
     def _look_for_servers(self, now: float) -> None:

@@ -128,7 +128,8 @@ class Pool:
         judgement = end.judgement
         match judgement.verdict:
             case Verdict.SUCCESS | Verdict.REQUEST_FAULT:
-                server.answered(judgement, self._now())
+                now = self._now()
+                server.answered(judgement, now - end.sent_at, now)
                 return ()
             case Verdict.STALE_CONNECTION | Verdict.LOCAL_FAULT:
                 return ()

@@ -10,6 +10,8 @@ DOUBTS_MAX = 5
 """Doubtful endings in a row, without one good answer between them, that make a server a suspect."""
 LACK_S = 60.0
 """How long a server gets no row of a model that it answered 404 for, or by another model."""
+ANSWER_WEIGHT = 1 / 32
+"""What the latest answer counts for in the mean time of a server's answers."""
 PAUSE_DEFAULT_S = 1.0
 """How long a server that refused for load is left alone when it sends no Retry-After."""
 PAUSE_MIN_S = 0.1
@@ -34,6 +36,7 @@ class Server:
     __slots__ = (
         "admitted_at",
         "alive_since",
+        "answer_s",
         "blocked_until",
         "doubts",
         "hanging",
@@ -80,6 +83,8 @@ class Server:
         """Whether it was found without progress while it held requests, and not admitted again since."""
         self.proven = False
         """Whether it has answered a request since it was last admitted: a canary's word is less than that."""
+        self.answer_s: float | None = None
+        """How long its answers take, as a mean over the last ones; None before the first."""
         self.progress_at = now
         self.tokens_seen: float | None = None
         """What its token counters said last; None where it has none."""
@@ -135,13 +140,15 @@ class Server:
         assert self.in_flight > 0, f"{self.spec.id} gave back a permit it did not hold"
         self.in_flight -= 1
 
-    def answered(self, judgement: Judgement, now: float) -> None:
-        """Note a good answer, or one whose fault is the request's: the server is well."""
+    def answered(self, judgement: Judgement, seconds: float, now: float) -> None:
+        """Note a good answer after so long, or one whose fault is the request's: the server is well."""
         self.doubts = 0
         self.progress_at = now
         if judgement.verdict is Verdict.SUCCESS:
             self.proven = True
             self.record.succeeded += 1
+            before_s = seconds if self.answer_s is None else self.answer_s
+            self.answer_s = before_s + (seconds - before_s) * ANSWER_WEIGHT
             self.record.tokens += judgement.tokens.completion
             self.limit.completed()
 

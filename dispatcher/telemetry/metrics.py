@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from dispatcher.model import Outcome, QueueDepth, Verdict
+from dispatcher.model import ErrorCode, Outcome, QueueDepth, Verdict
 from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
 
 MODELS_MAX = 64
@@ -68,10 +68,16 @@ class Metrics:
         """These requests have their final results. Told together: every increment takes a lock."""
         for code, count in collections.Counter(outcome.code for outcome in outcomes).items():
             self._outcome("success" if code is None else code.value).inc(count)
+            if code is ErrorCode.POISON:
+                self._fleet.poison.inc(count)
         for model, (prompt, completion) in _tokens_by_model(outcomes).items():
             series = self._model(model)
             series.prompt.inc(prompt)
             series.completion.inc(completion)
+
+    def hedge_ended(self, result: str) -> None:
+        """A request's copy brought its outcome ("won"), or none ("failed"), or came too late ("lost")."""
+        self._fleet.hedges.labels(result).inc()
 
     def queue_depth(self, depth: QueueDepth) -> None:
         """What the queue holds now."""

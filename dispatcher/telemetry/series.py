@@ -54,6 +54,8 @@ class FleetFamilies:
         histogram = partial(Histogram, namespace="dispatcher", registry=registry, buckets=_SHORT_BUCKETS_S)
         self.tokens = counter("tokens_total", "Tokens that servers counted.", ["model", "kind"])
         self.outcomes = counter("outcomes_total", "Requests with a final result.", ["result"])
+        self.poison = counter("poison_total", "Requests that were found to end servers.")
+        self.hedges = counter("hedges_total", "Copies of old requests, by how they ended.", ["result"])
         self.queue_requests = gauge("queue_requests", "Requests in the queue.", ["state"])
         self.queue_shards = gauge("queue_shards", "Shards in the queue.", ["state"])
         self.leases_lost = counter("leases_lost_total", "Leases that another node took over.")

@@ -39,6 +39,8 @@ def exercise(metrics):
         metrics.server_readmitted(server)
         metrics.probe_ended(server, 0.02)
     metrics.outcomes_recorded([outcome(model="qwen", tokens=Tokens(10, 5))])
+    metrics.outcomes_recorded([outcome(code=ErrorCode.POISON)])
+    metrics.hedge_ended("won")
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
@@ -70,6 +72,8 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_probe_seconds": {"server"},
         "dispatcher_tokens": {"model", "kind"},
         "dispatcher_outcomes": {"result"},
+        "dispatcher_poison": set(),
+        "dispatcher_hedges": {"result"},
         "dispatcher_queue_requests": {"state"},
         "dispatcher_queue_shards": {"state"},
         "dispatcher_leases_lost": set(),
