@@ -4,6 +4,7 @@ import math
 from typing import Protocol
 
 from dispatcher.model import Telemetry
+from dispatcher.pool.climb import Climb
 
 LIMIT_START = 256
 """First limit of a server whose KV cache is not known: vLLM's own default of `--max-num-seqs`."""
@@ -29,8 +30,8 @@ class Limit(Protocol):
     def admitted(self, now: float) -> None:
         """The server entered, or came back into, rotation: ramp up."""
 
-    def completed(self) -> None:
-        """A request ended well."""
+    def completed(self, in_flight: int, now: float) -> None:
+        """A request ended well, while so many others were open."""
 
     def overloaded(self, in_flight: int, sent_at: float, now: float) -> None:
         """A request sent at `sent_at` was refused for load while `in_flight` others stayed."""
@@ -62,7 +63,7 @@ class FixedLimit:
         """Start the ramp."""
         self._admitted_at = now
 
-    def completed(self) -> None:
+    def completed(self, in_flight: int, now: float) -> None:
         """A fixed limit does not grow."""
 
     def overloaded(self, in_flight: int, sent_at: float, now: float) -> None:
@@ -73,9 +74,13 @@ class FixedLimit:
 
 
 class LearnedLimit:
-    """Led by the server's own telemetry; refusals cut it, and without telemetry successes win it back."""
+    """Led by the server's own telemetry. Without it, by the answers that the server gives a second.
 
-    __slots__ = ("_admitted_at", "_cut_at", "_preemptions", "_telemetry", "_value")
+    Refusals for load cut it. Without telemetry, successes win back what a refusal took, and only then is
+    anything else tried.
+    """
+
+    __slots__ = ("_admitted_at", "_climb", "_cut_at", "_preemptions", "_telemetry", "_value")
 
     def __init__(self) -> None:
         self._value = float(LIMIT_START)
@@ -83,6 +88,8 @@ class LearnedLimit:
         self._cut_at = float("-inf")
         self._preemptions: float | None = None
         self._telemetry = False
+        self._climb: Climb | None = Climb(self._value, LIMIT_MAX)
+        """None while a refusal's cut is won back."""
 
     def permits(self, now: float) -> int:
         """The learned number, or less during the ramp."""
@@ -91,11 +98,20 @@ class LearnedLimit:
     def admitted(self, now: float) -> None:
         """Start the ramp."""
         self._admitted_at = now
+        if self._climb is not None:
+            self._climb.begin()
 
-    def completed(self) -> None:
-        """Without telemetry, one more permit for each round of successes, up to the first limit."""
-        if not self._telemetry and self._value < LIMIT_START:
-            self._value += 1.0 / self._value
+    def completed(self, in_flight: int, now: float) -> None:
+        """Without telemetry, climb; after a refusal, one more permit for each round of successes."""
+        if self._telemetry:
+            return
+        if self._climb is not None:
+            self._climb.answered(in_flight, now)
+            self._value = self._climb.value
+            return
+        self._value = min(float(LIMIT_START), self._value + 1.0 / self._value)
+        if self._value == LIMIT_START:
+            self._climb = Climb(self._value, LIMIT_MAX)
 
     def overloaded(self, in_flight: int, sent_at: float, now: float) -> None:
         """Cut once for all requests of one burst, and never keep more than the server did not refuse."""
@@ -103,6 +119,7 @@ class LearnedLimit:
             self._value *= OVERLOAD_CUT
             self._cut_at = now
         self._value = max(1.0, min(self._value, float(in_flight)))
+        self._climb = None
 
     def measured(self, telemetry: Telemetry, in_flight: int) -> None:
         """Grow while nothing waits there, hold at a short queue, shrink at a long one or on preemptions."""

@@ -150,7 +150,7 @@ class Server:
             before_s = seconds if self.answer_s is None else self.answer_s
             self.answer_s = before_s + (seconds - before_s) * ANSWER_WEIGHT
             self.record.tokens += judgement.tokens.completion
-            self.limit.completed()
+            self.limit.completed(self.in_flight, now)
 
     def failed(self, message: str, now: float) -> None:
         """Note a fault, for the operator to see."""

@@ -64,7 +64,7 @@ def start(listed: list[Member], loop: asyncio.AbstractEventLoop) -> Mapping[Serv
 
 
 def _start(member: Member, loop: asyncio.AbstractEventLoop) -> SimulatedServer:
-    plan = ServerPlan(member.engine, joins_at=member.joins_at, latency_s=0.0)
+    plan = ServerPlan(member.engine, joins_at=member.joins_at, latency_s=0.0, metrics=member.group.metrics)
     return SimulatedServer(member.id, plan, loop, Random(member.seed))
 
 

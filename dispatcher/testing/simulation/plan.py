@@ -63,6 +63,8 @@ class ServerGroup(_Part):
     """How long each lives, on average: half to one and a half times as long. None: for ever."""
     back_after_s: Seconds = 180.0
     limit: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    metrics: bool = True
+    """Whether they have `/metrics`, as vLLM has; without it, limits are learned from answers a second."""
     black_hole: bool = False
     """Whether these addresses never answer."""
 

@@ -40,7 +40,7 @@ def test_a_fixed_limit_wins_over_all_evidence_after_its_ramp(value):
     limit.overloaded(0, 60.0, 60.0)
     limit.measured(Telemetry(waiting=1e6, preemptions_total=9.0, kv_max_concurrency=1.0), value)
     limit.measured(Telemetry(waiting=0.0, preemptions_total=99.0), value)
-    limit.completed()
+    limit.completed(permits(limit) - 1, LATE)
     assert permits(limit) == value
 
 
@@ -164,7 +164,7 @@ def test_refusals_settle_the_limit_near_what_the_server_takes():
         for refused in range(sent - takes):
             limit.overloaded(sent - 1 - refused, second, second + 0.1)
         for _ in range(min(sent, takes)):
-            limit.completed()
+            limit.completed(permits(limit) - 1, LATE)
         seen.append(permits(limit))
     assert set(seen[20:]) <= {5, 6, 7, 8, 9}
     assert 6.5 <= sum(seen[20:]) / 180 <= 8.5
@@ -174,12 +174,12 @@ def test_successes_win_back_no_more_than_the_first_limit():
     limit = LearnedLimit()
     limit.overloaded(100, 10.0, 11.0)
     for _ in range(100_000):
-        limit.completed()
+        limit.completed(permits(limit) - 1, LATE)
     assert permits(limit) == LIMIT_START
 
 
 def test_successes_do_not_move_a_limit_that_telemetry_leads():
     limit = learned(10.0)
     for _ in range(1000):
-        limit.completed()
+        limit.completed(permits(limit) - 1, LATE)
     assert permits(limit) == 10
