@@ -14,6 +14,10 @@ RAMP_DOUBLING_S = 1.0
 """An admitted server starts with 8 permits, doubled every second: one that fails at once is found out
 with few rows spent, and one that works stands at 256 after five seconds."""
 GROWTH = 1.25
+GROWTH_EMPTY = 2.0
+KV_EMPTY_SHARE = 0.4
+"""While no more of the KV cache is in use, twice as many requests fit as well: what a cache is said to hold
+counts requests of the greatest length, and most are far shorter."""
 BACKLOG_CUT = 0.9
 OVERLOAD_CUT = 0.7
 WAITING_SHARE = 0.1
@@ -129,7 +133,9 @@ class LearnedLimit:
         if self._preempted(telemetry) or telemetry.waiting > max(1.0, self._value * WAITING_SHARE):
             self._value = max(1.0, self._value * BACKLOG_CUT)
         elif telemetry.waiting == 0 and in_flight >= int(self._value) * SATURATED_SHARE:
-            self._value = min(float(LIMIT_MAX), max(self._value + 1.0, self._value * GROWTH))
+            empty = telemetry.kv_usage is not None and telemetry.kv_usage <= KV_EMPTY_SHARE
+            growth = GROWTH_EMPTY if empty else GROWTH
+            self._value = min(float(LIMIT_MAX), max(self._value + 1.0, self._value * growth))
 
     def _first_telemetry(self, telemetry: Telemetry) -> None:
         if not self._telemetry and telemetry.kv_max_concurrency is not None:

@@ -56,6 +56,13 @@ def test_a_kv_cache_that_holds_less_than_one_request_leaves_one_permit():
     assert permits(learned(0.2)) == 1
 
 
+@pytest.mark.parametrize(("kv_usage", "grown"), [(0.0, 200), (0.4, 200), (0.41, 125), (None, 125)])
+def test_the_limit_doubles_while_the_kv_cache_is_nearly_empty(kv_usage, grown):
+    limit = learned(100.0)
+    limit.measured(Telemetry(waiting=0.0, kv_usage=kv_usage), 100)
+    assert permits(limit) == grown
+
+
 def test_the_limit_grows_by_a_quarter_while_it_is_used_and_nothing_waits():
     limit = learned(100.0)
     limit.measured(IDLE, 90)
