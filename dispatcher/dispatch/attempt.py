@@ -39,6 +39,11 @@ class Attempt:
         """Whether its server's death was held against the request while it was open: once is enough."""
 
     @property
+    def unsent(self) -> bool:
+        """Whether it was closed before anything was sent."""
+        return self.given_up is not None and not self.begun
+
+    @property
     def of_another_life(self) -> bool:
         """Whether its server has died, or come back, since it was sent."""
         return self.judged or self.sent_at < self.server.alive_since

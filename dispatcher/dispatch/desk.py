@@ -242,7 +242,7 @@ class Desk:
         if server.state is not State.GONE:  # else its series would come back, and stay
             self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
         effects = self._tell_pool(attempt, ending, judgement)
-        if judgement.verdict is Verdict.LOCAL_FAULT:
+        if type(ending) is Break and ending.kind is BreakKind.LOCAL:
             self.ceiling.local_fault(self.in_flight, now)
         if self.shards.get(item.lease) is None:
             return Ended(None, effects)
@@ -309,16 +309,23 @@ class Desk:
             return outcome_of(attempt, judgement, None, "", now)
         if item.poison:
             return poisoned(item, attempt.server)
+        if attempt.unsent:  # its server was lost first
+            item.sends -= 1
+            self._put_back(item, now, now)
+            return None
         match after_fault(item, judgement, attempt.server.spec.id, self._settings):
             case Again(delay_s):
                 self._quarantine.noted(attempt, judgement, now)
                 open_fate = bool(item.accused_at) or _may_be_dying(judgement)
                 pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
-                if not item.running:  # else its other attempt is the next one
-                    self.backlog.put_back(item, now + pause_s, now)
+                self._put_back(item, now + pause_s, now)
                 return None
             case Fail(code, message):
                 return outcome_of(attempt, judgement, code, message, now)
+
+    def _put_back(self, item: Item, not_before: float, now: float) -> None:
+        if not item.running:  # else its other attempt is the next one
+            self.backlog.put_back(item, not_before, now)
 
 
 def _is_running(item: Item) -> bool:
