@@ -1,6 +1,9 @@
 """Every setting: its name, default and bounds, and the places it can be set in."""
 
+from dispatcher.config.known_answer import KnownAnswer
 from dispatcher.config.loading import load_config
+from dispatcher.config.names import DnsName, parse_dns_name
+from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList
 from dispatcher.config.settings import (
     Config,
     DiscoverySettings,
@@ -9,7 +12,6 @@ from dispatcher.config.settings import (
     QueueSettings,
     ResultsSettings,
     RunSettings,
-    ServerEntry,
     TelemetrySettings,
 )
 
@@ -17,11 +19,16 @@ __all__ = [
     "Config",
     "DiscoverySettings",
     "DispatchSettings",
+    "DnsEntry",
+    "DnsName",
+    "KnownAnswer",
     "PoolSettings",
     "QueueSettings",
     "ResultsSettings",
     "RunSettings",
     "ServerEntry",
+    "ServerList",
     "TelemetrySettings",
     "load_config",
+    "parse_dns_name",
 ]

@@ -37,18 +37,25 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
+_PLAIN = {
+    "missing": "is missing",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dict_type": "must be a mapping",
+    "tuple_type": "must be a list",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+}
+
+
 def _message(detail: ErrorDetails) -> str:
     match detail["type"]:
-        case "missing":
-            return "is missing"
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return "must be a mapping"
-        case "tuple_type":
-            return "must be a list"
-        case "bool_type" | "bool_parsing":
-            return "must be true or false"
+        case kind if kind in _PLAIN:
+            return _PLAIN[kind]
         case "value_error":
             return str(detail["ctx"]["error"])
+        case "literal_error":
+            return f"must be {detail['ctx']['expected']}"
         case _:
             return (
                 detail["msg"].split(", ")[0].replace("Input should", "must").replace("String should", "must")
@@ -60,9 +67,13 @@ def _shown(detail: ErrorDetails) -> str:
     if not isinstance(value, str | int | float) or not _is_public(place):
         return ""
     text = str(value)
-    return f", got {text}" if text.isprintable() and len(text) <= _SHOWN_CHARACTERS_MAX else ""
+    shown = text.isprintable() and text.strip() and len(text) <= _SHOWN_CHARACTERS_MAX
+    return f", got {text}" if shown else ""
+
+
+_SECRETIVE = frozenset({"servers", "dns", "url", "headers", "api_key"})
 
 
 def _is_public(place: Place) -> bool:
     """A server's URL and headers can hold credentials that were put there by mistake."""
-    return place[-1:] == ("limit",) or not {"servers", "url", "headers", "api_key"}.intersection(place)
+    return place[-1:] == ("limit",) or not _SECRETIVE.intersection(place)

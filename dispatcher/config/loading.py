@@ -7,7 +7,9 @@ from pydantic import ValidationError
 
 from dispatcher.config.document import Place
 from dispatcher.config.faults import dotted, explain
-from dispatcher.config.settings import Config, ServerEntry, sections, setting_places
+from dispatcher.config.known_answer import KnownAnswer, Message
+from dispatcher.config.servers import ServerEntry
+from dispatcher.config.settings import Config, sections, setting_places
 from dispatcher.config.sources import Source, from_arguments, from_environment, from_file
 from dispatcher.errors import ConfigError, Fault
 
@@ -58,18 +60,20 @@ def _merged(sources: Sequence[Source]) -> dict[str, object]:
 
 
 def _origin(place: Place, sources: Sequence[Source]) -> str:
-    """Where a setting was set; nothing for a default."""
-    setting = place[: 2 if place[0] in sections() else 1]
+    """Where a setting was set, as near to the spot as is known; nothing for a default."""
+    setting_parts = min(len(place), 2 if place[0] in sections() else 1)
     for source in sources:
-        for named in (place, setting):
-            if named in source.origins:
-                return f" (from {source.origins[named]})"
+        for parts in range(len(place), setting_parts - 1, -1):
+            if place[:parts] in source.origins:
+                return f" (from {source.origins[place[:parts]]})"
     return ""
 
 
 def _candidates(place: Place) -> Collection[str]:
     """What a misspelt key may have meant: one of its siblings, or a setting of another section."""
-    if place[0] == "servers":
+    if place[0] == "servers" or place[:2] == ("discovery", "dns"):
         return tuple(ServerEntry.model_fields)
+    if place[:2] == ("pool", "canary"):
+        return tuple((Message if "messages" in place else KnownAnswer).model_fields)
     siblings = Config.model_fields if len(place) == 1 else sections()[str(place[0])]
     return *siblings, *(dotted(setting) for setting in setting_places())

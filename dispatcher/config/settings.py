@@ -1,35 +1,17 @@
 """The settings tree. Names, defaults and bounds stand here and nowhere else. Times are seconds."""
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    SecretStr,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 
-LIMIT_MAX = 65_536
-"""More permits than a process has ports towards one server, so more can only be a slip."""
+from dispatcher.config.known_answer import Canary, KnownAnswer
+from dispatcher.config.servers import LIMIT_MAX, DnsList, ServerList
+from dispatcher.config.values import ApiKey, Count, Name, Seconds, Settings
+
 _HOUR, _DAY = 3600, 86_400
-_FRAMING_HEADERS = frozenset({"connection", "content-length", "content-type", "transfer-encoding"})
-
-
-def _number(value: object) -> object:
-    """Refuse what pydantic would quietly read as 1 or 0."""
-    if isinstance(value, bool):
-        raise ValueError("must be a number, not true or false")  # noqa: TRY004  # pydantic collects ValueErrors
-    return value
 
 
 def _limit(value: object) -> int | Literal["auto"]:
@@ -41,85 +23,16 @@ def _limit(value: object) -> int | Literal["auto"]:
     raise ValueError(f"must be auto or a whole number from 1 to {LIMIT_MAX}")
 
 
-def _api_key(key: SecretStr) -> SecretStr:
-    text = key.get_secret_value().strip()
-    if not re.fullmatch(r"[!-~]+", text):
-        raise ValueError("must be printable ASCII without spaces, and not empty")
-    return SecretStr(text)
-
-
-def _header(value: SecretStr) -> SecretStr:
-    if not re.fullmatch(r"[\t\x20-\x7e]*", value.get_secret_value()):
-        raise ValueError("must be printable ASCII on one line")
-    return value
-
-
-Seconds = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, BeforeValidator(_number)]
-Name = Annotated[str, Field(min_length=1, max_length=1024)]
-ApiKey = Annotated[SecretStr, AfterValidator(_api_key)]
-Header = Annotated[SecretStr, AfterValidator(_header)]
-
-
-class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
-
-
-class ServerEntry(_Settings):
-    """One line of a server list: a URL, or a range of them, and what they have in common.
-
-    A plain string stands for an entry with that URL alone. `dispatcher.discovery.static` expands entries.
-    """
-
-    url: Name
-    api_key: ApiKey | None = None
-    """None: the top level's `api_key` is used."""
-    headers: dict[str, Header] = Field(default={}, max_length=100)
-    limit: Annotated[Count, Field(ge=1, le=LIMIT_MAX)] | None = None
-    """A fixed number of permits for each server of the entry. None: `pool.limit` decides."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: object) -> object:
-        return {"url": value.strip()} if isinstance(value, str) else value
-
-    @field_validator("url")
-    @classmethod
-    def _holds_no_secret(cls, url: str) -> str:
-        """A URL names its server in logs and metrics, so it can carry no credentials."""
-        if "@" in url:
-            raise ValueError("must not hold a user or password: set api_key or headers instead")
-        if "?" in url or "#" in url:
-            raise ValueError("must not hold a query or fragment: give the base URL")
-        return url
-
-    @field_validator("headers")
-    @classmethod
-    def _are_plain(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        if not all(re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) for name in headers):
-            raise ValueError("must be named with letters, digits and dashes")
-        if len({name.lower() for name in headers}) < len(headers):
-            raise ValueError("must name each header once: upper and lower case are the same")
-        for name in headers:
-            if name.lower() in _FRAMING_HEADERS:
-                raise ValueError(f"must leave {name} to the dispatcher")
-        return headers
-
-    @model_validator(mode="after")
-    def _authorize_once(self) -> "ServerEntry":
-        if self.api_key and any(name.lower() == "authorization" for name in self.headers):
-            raise ValueError("must have either api_key or an Authorization header, not both")
-        return self
-
-
-class DiscoverySettings(_Settings):
+class DiscoverySettings(Settings):
     """Where servers are found, besides `servers`."""
 
     file: Path | None = None
     """A list of servers, read again whenever it changes."""
+    dns: DnsList | None = None
+    """Names whose DNS records are servers, looked up again and again."""
 
 
-class DispatchSettings(_Settings):
+class DispatchSettings(Settings):
     """How requests are sent, and sent again."""
 
     max_attempts: Annotated[Count, Field(ge=1, le=100)] = 3
@@ -131,7 +44,7 @@ class DispatchSettings(_Settings):
     drain_s: Annotated[Seconds, Field(le=_DAY)] = 300.0
 
 
-class PoolSettings(_Settings):
+class PoolSettings(Settings):
     """How servers are watched, limited, evicted and readmitted."""
 
     limit: Annotated[int | Literal["auto"], PlainValidator(_limit)] = "auto"
@@ -146,7 +59,13 @@ class PoolSettings(_Settings):
     """Deaths of servers while it ran that convict a request at the latest, whatever the odds."""
     wait_for_servers_s: Annotated[Seconds, Field(le=30 * _DAY)] | None = None
     """None: wait for as long as it takes."""
-    canary: bool = True
+    canary: Canary = True
+    """Whether a server is asked for one token before it is trusted; or a question whose answer is known."""
+
+    @property
+    def known_answer(self) -> KnownAnswer | None:
+        """The question whose answer is known, where the canary is one."""
+        return self.canary if isinstance(self.canary, KnownAnswer) else None
 
     @field_validator("readmit_backoff_max_s")
     @classmethod
@@ -157,21 +76,21 @@ class PoolSettings(_Settings):
         return maximum
 
 
-class QueueSettings(_Settings):
+class QueueSettings(Settings):
     """The work queue."""
 
     shard_size: Annotated[Count, Field(ge=1, le=65_536)] = 256
     lease_s: Annotated[Seconds, Field(le=_DAY)] = 60.0
 
 
-class ResultsSettings(_Settings):
+class ResultsSettings(Settings):
     """How outcomes are recorded."""
 
     sync_s: Annotated[Seconds, Field(le=_HOUR)] = 1.0
     provenance: bool = True
 
 
-class TelemetrySettings(_Settings):
+class TelemetrySettings(Settings):
     """What the dispatcher tells of itself."""
 
     log_format: Literal["console", "json"] = "console"
@@ -182,7 +101,7 @@ class TelemetrySettings(_Settings):
     """Metrics hold server addresses and model names, no keys and no prompts; 127.0.0.1 keeps them local."""
 
 
-class RunSettings(_Settings):
+class RunSettings(Settings):
     """What `dispatcher run` does. Relative paths start at the working directory."""
 
     output: Path | None = None
@@ -206,22 +125,10 @@ class RunSettings(_Settings):
         return override
 
 
-def _listed(value: object) -> object:
-    """Servers in one text: a JSON list, or URLs parted by commas or spaces outside of brackets."""
-    if not isinstance(value, str):
-        return value
-    if not re.match(r'\[\s*["{\]]', value):
-        return re.findall(r"(?:\[[^\]]*\]|[^\s,])+", value)
-    try:
-        return json.loads(value)
-    except ValueError:
-        raise ValueError("must be a list of URLs, or valid JSON") from None  # the text may hold keys
-
-
-class Config(_Settings):
+class Config(Settings):
     """Every setting, validated."""
 
-    servers: Annotated[tuple[ServerEntry, ...], BeforeValidator(_listed), Field(max_length=10_000)] = ()
+    servers: ServerList = ()
     api_key: ApiKey | None = None
     """For servers that have no key of their own."""
     discovery: DiscoverySettings = DiscoverySettings()
@@ -239,7 +146,7 @@ def sections() -> Mapping[str, tuple[str, ...]]:
     return {
         name: tuple(type(value).model_fields)
         for name, value in defaults.items()
-        if isinstance(value, _Settings)
+        if isinstance(value, Settings)
     }
 
 

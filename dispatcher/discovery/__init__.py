@@ -1,1 +1,1 @@
-"""Where servers are found: a static list, a file."""
+"""Where servers are found: a static list, a file, DNS."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import SecretStr, TypeAdapter, ValidationError
 
-from dispatcher.config import ServerEntry
+from dispatcher.config import ServerEntry, ServerList
 from dispatcher.config.document import Document, Place, parse_yaml
 from dispatcher.config.faults import dotted, explain
 from dispatcher.discovery.static import expand_servers
@@ -31,7 +31,7 @@ class ServersFile:
     def __init__(self, path: Path, default_api_key: SecretStr | None = None) -> None:
         self._path = path
         self._default_api_key = default_api_key
-        self._entries = TypeAdapter(tuple[ServerEntry, ...])
+        self._entries: TypeAdapter[tuple[ServerEntry, ...]] = TypeAdapter(ServerList)
         self._servers: list[ServerSpec] = []
         self._read_stamp: _Stamp | None = None
         self._seen_stamp: _Stamp | None = None
@@ -98,8 +98,7 @@ class ServersFile:
         entries = self._validated(document, faults)
         if faults:
             raise ConfigError(tuple(faults))
-        places = [self._where(document, (position,)) for position in range(len(entries))]
-        return expand_servers(entries, self._default_api_key, places)
+        return expand_servers(entries, self._default_api_key)
 
     def _document(self) -> Document:
         try:

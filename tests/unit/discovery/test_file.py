@@ -106,10 +106,16 @@ def test_a_yaml_list_holds_entries_with_settings(tmp_path, suffix):
 def test_every_faulty_line_is_named_by_its_number(world):
     world.write("# c\nftp://x\nhttp://ok\nhttp://user:hunter2@h\n\nnowhere\n")
     assert faults_of(world.path) == {
-        f"{world.path}:4": "url must not hold a user or password: set api_key or headers instead"
+        f"{world.path}:2": "url must be http or https",
+        f"{world.path}:4": "url must not hold a user or password: set api_key or headers instead",
+        f"{world.path}:6": "url needs a port or a scheme: gpu1:8000, or http://gpu1",
     }
-    world.write("# c\nftp://x\nhttp://ok\n\nnowhere\n")
-    assert list(faults_of(world.path)) == [f"{world.path}:2", f"{world.path}:5"]
+
+
+def test_a_line_that_contradicts_an_earlier_one_is_named_by_its_number(tmp_path):
+    path = tmp_path / "servers.yaml"
+    path.write_text("- http://gpu[1-2]\n- http://gpu3\n- {url: http://gpu2, limit: 4}\n")
+    assert faults_of(path) == {f"{path}:3": "lists http://gpu2 again with other settings"}
 
 
 def test_every_faulty_entry_of_a_yaml_list_is_named_by_its_line(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatcher.discovery.ranges import expand_ranges
+from dispatcher.config.ranges import expand_ranges
 
 
 @pytest.mark.parametrize(

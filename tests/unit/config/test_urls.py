@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatcher.discovery.urls import base_url
+from dispatcher.config.urls import base_url
 
 
 @pytest.mark.parametrize(

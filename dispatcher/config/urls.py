@@ -5,6 +5,9 @@ import re
 from urllib.parse import SplitResult, urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_HOST = re.compile(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?")
+_HOST_CHARACTERS_MAX = 253
+"""What fits into 255 octets on the wire, and 63 in each label (RFC 1035, section 2.3.4)."""
 
 
 def base_url(text: str) -> str:
@@ -40,7 +43,7 @@ def _split(url: str) -> SplitResult:
 def _host(name: str) -> str:
     if ":" in name:
         return f"[{_ipv6(name)}]"
-    if not re.fullmatch(r"[\w-]+(\.[\w-]+)*\.?", name):
+    if not _HOST.fullmatch(name) or len(name.removesuffix(".")) > _HOST_CHARACTERS_MAX:
         raise ValueError("has no host that could be looked up")
     return name
 

@@ -1,0 +1,98 @@
+"""Where servers are found, as configured, and what all of these places list together."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from dispatcher.config import Config
+from dispatcher.discovery.dns import Resolver, names_of
+from dispatcher.discovery.file import ServersFile
+from dispatcher.discovery.static import expand_servers
+from dispatcher.errors import ConfigError, Fault
+from dispatcher.model import ServerId, ServerSpec
+from dispatcher.ports import Clock
+
+LOOK_EVERY_S = 5.0
+"""Between two looks at a source."""
+
+
+class Watched(Protocol):
+    """A list that changes."""
+
+    def watch(self, clock: Clock, interval_s: float) -> AsyncGenerator[list[ServerSpec], None]:
+        """Look every so often, for ever, and yield the whole list whenever it has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One place that lists servers."""
+
+    name: str
+    servers: Sequence[ServerSpec] = ()
+    """Its list at the start."""
+    watched: Watched | None = None
+    """None: the list stays as it is."""
+
+
+class Membership:
+    """The servers of all sources together. One that two of them list is one server, as the first has it."""
+
+    def __init__(self, sources: Sequence[Source], tell: Callable[[Sequence[ServerSpec]], None]) -> None:
+        self._lists = {source.name: source.servers for source in sources}
+        self._tell = tell
+
+    def announce(self) -> None:
+        """Tell who they are."""
+        servers: dict[ServerId, ServerSpec] = {}
+        for listed in self._lists.values():
+            for server in listed:
+                servers.setdefault(server.id, server)
+        self._tell(list(servers.values()))
+
+    async def follow(self, source: Source, clock: Clock) -> None:
+        """Announce each change of a source. What it lists no more may still be another's."""
+        if source.watched is not None:
+            async for servers in source.watched.watch(clock, LOOK_EVERY_S):
+                self._lists[source.name] = servers
+                self.announce()
+
+
+@asynccontextmanager
+async def open_sources(config: Config, resolver: Resolver | None = None) -> AsyncIterator[Sequence[Source]]:
+    """Every configured source. Names are looked up only once they are followed: they may not exist yet.
+
+    `resolver` takes the place of the system's. Raises ConfigError, as `check_sources` does.
+    """
+    sources = check_sources(config)
+    async with AsyncExitStack() as stack:
+        if config.discovery.dns:
+            if resolver is None:
+                resolver = await stack.enter_async_context(_system_resolver())
+            names = names_of(config.discovery.dns, resolver, config.api_key)
+            sources += [Source(str(each.name), watched=each) for each in names]
+        yield sources
+
+
+def check_sources(config: Config) -> list[Source]:
+    """The sources that can be read at once.
+
+    Raises ConfigError where there is no source at all, or the servers file cannot be read.
+    """
+    discovery = config.discovery
+    if not config.servers and discovery.file is None and not discovery.dns:
+        options = "--server URL, --servers-file PATH or --servers-dns NAME"
+        raise ConfigError((Fault("servers", f"must name at least one: {options}"),))
+    sources = [Source("servers", expand_servers(config.servers, config.api_key))]
+    if discovery.file is not None:
+        file = ServersFile(discovery.file, config.api_key)
+        sources.append(Source("file", file.read(), file))
+    return sources
+
+
+@asynccontextmanager
+async def _system_resolver() -> AsyncIterator[Resolver]:
+    from dispatcher.discovery.resolver import SystemResolver  # noqa: PLC0415  # 0.1 s that only names cost
+
+    async with SystemResolver() as resolver:
+        yield resolver
