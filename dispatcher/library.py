@@ -20,7 +20,7 @@ from typing import Any, Self
 import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from dispatcher.app.fleet import Fleet, open_fleet
+from dispatcher.app.fleet import Fleet, open_fleet, open_metrics
 from dispatcher.app.run import JobRun, Summary
 from dispatcher.app.stream import Stream
 from dispatcher.config import load_config
@@ -64,7 +64,8 @@ class Dispatcher:
 
     async def __aenter__(self) -> Self:
         keep_to_warnings()
-        self._fleet = await self._stack.enter_async_context(open_fleet(self._config))
+        metrics = await self._stack.enter_async_context(open_metrics(self._config))
+        self._fleet = await self._stack.enter_async_context(open_fleet(self._config, metrics))
         return self
 
     async def __aexit__(

@@ -60,6 +60,9 @@ class BreakKind(StrEnum):
     PROTOCOL = auto()  # what came back is not HTTP, or is larger than allowed
     GIVEN_UP = auto()  # we closed it: the server was lost, or the lease, or its copy was answered first
     LOCAL = auto()  # this machine: no descriptors, no ports, no memory
+    SILENT = auto()  # we closed it: its server works, and makes nothing for it
+    OFFLINE = auto()  # no way out of this machine: no network, no resolver
+    AWAY = auto()  # its time ran out while this process stood still
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -122,6 +125,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     """Whether this alone proves that the server cannot serve: nobody listens, or its engine is dead."""
     broken: bool = False
     """Whether the request was running when its connection or its engine went: it may have been the cause."""
+    offline: bool = False
+    """Whether there was no way from here to the server: nobody's fault, but it cannot be given requests."""
 
 
 class Provenance(msgspec.Struct, frozen=True, gc=False):
@@ -282,6 +287,8 @@ class ServerSpec:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     limit: int | None = None
     """A fixed number of permits; None lets the pool decide."""
+    host_name: str | None = None
+    """The name whose address `base_url` holds: Host, SNI and certificate go by it. None: by `base_url`."""
 
 
 class Health(StrEnum):
@@ -293,6 +300,7 @@ class Health(StrEnum):
     REFUSED = auto()  # nobody listens there
     UNREACHABLE = auto()  # reset, no route, DNS, TLS
     SLOW = auto()  # no answer in time; says nothing about a busy server
+    UNASKED = auto()  # this machine could not ask, or stood still while it did
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +320,14 @@ class ProbeReport:
 
 
 class CanaryFault(StrEnum):
-    """How a canary, one token asked of the engine, went wrong."""
+    """How a canary, one token or a known answer asked of the engine, went wrong."""
 
     FAILED = auto()  # an error, or no connection
     SLOW = auto()  # no answer in time
-    MISMATCHED = auto()  # our key is refused, the model is not there, or another one answered
+    BUSY = auto()  # refused for load: it is alive, and what it would have answered is not known
+    UNASKED = auto()  # this machine could not ask, or stood still while it did
+    MISMATCHED = auto()  # our key or question is refused, the model is not there, or another one answered
+    WRONG = auto()  # the known answer was to be heard, and was not
 
 
 @dataclass(frozen=True, slots=True)

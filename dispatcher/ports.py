@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dispatcher.config import KnownAnswer
 from dispatcher.model import (
     CanaryReport,
     Ending,
@@ -127,11 +128,13 @@ class Prober(Protocol):
     async def inspect(self, server: ServerSpec) -> ProbeReport:
         """`/health`, `/v1/models`, `/is_sleeping`, `/version` and the process's start time."""
 
-    async def canary(self, server: ServerSpec, model: str | None) -> CanaryReport:
-        """Ask the engine for one token."""
+    async def canary(
+        self, server: ServerSpec, model: str | None, known: KnownAnswer | None = None
+    ) -> CanaryReport:
+        """Ask the engine for one token; or, where it writes text, for an answer that is known."""
 
-    async def scrape(self, server: ServerSpec) -> Telemetry | None:
-        """`/metrics`; None where there is none or it cannot be read."""
+    async def scrape(self, server: ServerSpec, timeout_s: float | None = None) -> Telemetry | None:
+        """`/metrics`; None where there is none or it cannot be read in time. None: a probe's time."""
 
 
 class Judge(Protocol):

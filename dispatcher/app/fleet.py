@@ -3,7 +3,7 @@
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from os import getpid
@@ -12,18 +12,18 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 from dispatcher.app.clock import SystemClock
+from dispatcher.app.sources import Membership, open_sources
 from dispatcher.config import Config, PoolSettings
-from dispatcher.discovery.file import ServersFile
-from dispatcher.discovery.static import expand_servers
+from dispatcher.discovery.dns import Resolver
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.node import Node, World
 from dispatcher.dispatch.waiting import Waiting
-from dispatcher.errors import ConfigError, Fault
-from dispatcher.model import NodeId, ServerSpec
+from dispatcher.model import NodeId
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
 from dispatcher.ports import Payloads, Queue, Recorder
+from dispatcher.telemetry.absences import Absences
 from dispatcher.telemetry.exporter import serve_metrics
 from dispatcher.telemetry.loop_lag import measure_loop_lag
 from dispatcher.telemetry.metrics import Metrics
@@ -33,7 +33,6 @@ from dispatcher.vllm.verdicts import judge
 
 DESCRIPTORS_RESERVED = 768
 """Descriptors kept for journals, the database, probes and the standard streams; the rest may be requests."""
-WATCH_FILE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +58,42 @@ class Fleet:
 
 
 @asynccontextmanager
-async def open_fleet(config: Config) -> AsyncIterator[Fleet]:
-    """Find the servers and begin to watch them. Raises ConfigError for a list that cannot be used."""
-    specs = known_servers(config)
-    registry, clock = CollectorRegistry(), SystemClock()
-    metrics = Metrics(registry)
+async def open_metrics(config: Config) -> AsyncIterator[Metrics]:
+    """The process's metrics, served where a port is set. Raises ConfigError where that cannot be bound."""
+    registry = CollectorRegistry()
+    port, host = config.telemetry.metrics_port, config.telemetry.metrics_host
     async with AsyncExitStack() as stack:
-        if config.telemetry.metrics_port is not None:
-            port, host = config.telemetry.metrics_port, config.telemetry.metrics_host
+        if port is not None:
             await stack.enter_async_context(serve_metrics(registry, port, host))
+        yield Metrics(registry)
+
+
+@asynccontextmanager
+async def open_fleet(
+    config: Config, metrics: Metrics, *, resolver: Resolver | None = None
+) -> AsyncIterator[Fleet]:
+    """Find the servers and begin to watch them. Raises ConfigError for a list that cannot be used.
+
+    `resolver` looks up names in place of the system's.
+    """
+    clock = SystemClock()
+    absences = Absences(clock.now)
+    async with AsyncExitStack() as stack:
+        sources = await stack.enter_async_context(open_sources(config, resolver))
         transport = await stack.enter_async_context(
-            AiohttpTransport(connect_timeout_s=config.pool.connect_timeout_s)
+            AiohttpTransport(connect_timeout_s=config.pool.connect_timeout_s, absences=absences)
         )
-        prober = await stack.enter_async_context(_prober(config.pool))
+        prober = await stack.enter_async_context(_prober(config.pool, absences))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        pool = Pool(config.pool, metrics, clock.now, Random())  # noqa: S311  # it jitters probes
+        pool = Pool(config.pool, metrics, clock.now, Random(), absences)  # noqa: S311  # it jitters probes
         monitor = Monitor(pool, prober, clock, metrics, tasks)
-        monitor.watch(specs)
-        keepers = [tasks.create_task(measure_loop_lag(clock, metrics.event_loop_lagged), name="loop lag")]
-        if config.discovery.file is not None:
-            keepers.append(tasks.create_task(_follow_file(config, monitor, clock), name="servers file"))
+        membership = Membership(sources, monitor.watch)
+        membership.announce()
+        beating = measure_loop_lag(clock, metrics.event_loop_lagged, absences)
+        keepers = [tasks.create_task(beating, name="loop lag")]
+        for source in sources:
+            following = membership.follow(source, clock)
+            keepers.append(tasks.create_task(following, name=f"follow {source.name}"))
         try:
             yield Fleet(config, pool, monitor, transport, clock, metrics)
         finally:
@@ -87,31 +102,12 @@ async def open_fleet(config: Config) -> AsyncIterator[Fleet]:
                 keeper.cancel()
 
 
-def _prober(settings: PoolSettings) -> HttpProber:
-    return HttpProber(probe_timeout_s=settings.probe_timeout_s, connect_timeout_s=settings.connect_timeout_s)
-
-
-def known_servers(config: Config) -> Sequence[ServerSpec]:
-    """The servers that the configuration and its file name. Raises ConfigError where there are none."""
-    specs = expand_servers(config.servers, config.api_key)
-    if config.discovery.file is not None:
-        listed = {spec.id for spec in specs}
-        specs = [*specs, *(spec for spec in _file(config).read() if spec.id not in listed)]
-    elif not specs:
-        raise ConfigError((Fault("servers", "must name at least one: --server URL, or --servers-file"),))
-    return specs
-
-
-async def _follow_file(config: Config, monitor: Monitor, clock: SystemClock) -> None:
-    static = expand_servers(config.servers, config.api_key)
-    listed = {spec.id for spec in static}
-    async for specs in _file(config).watch(clock, WATCH_FILE_EVERY_S):
-        monitor.watch([*static, *(spec for spec in specs if spec.id not in listed)])
-
-
-def _file(config: Config) -> ServersFile:
-    assert config.discovery.file is not None, "asked for only where one is configured"
-    return ServersFile(config.discovery.file, default_api_key=config.api_key)
+def _prober(settings: PoolSettings, absences: Absences) -> HttpProber:
+    return HttpProber(
+        probe_timeout_s=settings.probe_timeout_s,
+        connect_timeout_s=settings.connect_timeout_s,
+        absences=absences,
+    )
 
 
 def descriptors_for_requests() -> int:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -13,8 +13,9 @@ import structlog
 
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.files import JobFiles, answers_mark, check_files, job_files, mark_of
-from dispatcher.app.fleet import Fleet, known_servers, open_fleet
+from dispatcher.app.fleet import Fleet, open_fleet, open_metrics
 from dispatcher.app.snapshot import Phase, Snapshot, view_run
+from dispatcher.app.sources import check_sources
 from dispatcher.app.state import OpenJob, answer_settings, open_job, remove_state
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
@@ -33,6 +34,7 @@ from dispatcher.queue.sql import SqlQueue
 from dispatcher.results.finalise import finalise
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.results.verify import verify
+from dispatcher.telemetry.metrics import Metrics
 
 DEPTH_EVERY_S = 5.0
 
@@ -98,11 +100,12 @@ class JobRun:
             return await asyncio.to_thread(self._answered_before)
         try:
             async with AsyncExitStack() as stack:
+                metrics = await stack.enter_async_context(self._open_metrics())
                 self.phase = Phase.READING
                 opened = await stack.enter_async_context(
                     open_job(self.config, self.files, self._clock, self._stdin, self._check_stopped)
                 )
-                summary = await self._run(opened)
+                summary = await self._run(opened, metrics)
         except* DispatcherError as group:
             raise first_of(group) from group
         if summary.finished and summary.exit_code == 0 and not self.config.run.keep_state:
@@ -112,7 +115,7 @@ class JobRun:
     def _check_settings(self) -> None:
         """Tell before hours of reading what would be wrong after them."""
         if self._fleet is None:
-            known_servers(self.config)
+            check_sources(self.config)
         check_files(self.files, skip=self.config.run.on_invalid == "skip")
 
     def _has_output_without_state(self) -> bool:
@@ -179,7 +182,11 @@ class JobRun:
         if self._stops:
             raise StoppedError("stopped before anything was sent; run the same command to go on")
 
-    async def _run(self, opened: OpenJob) -> Summary:
+    def _open_metrics(self) -> AbstractAsyncContextManager[Metrics]:
+        """Also before hours of reading: the port may be in use."""
+        return open_metrics(self.config) if self._fleet is None else nullcontext(self._fleet.metrics)
+
+    async def _run(self, opened: OpenJob, metrics: Metrics) -> Summary:
         record = opened.record
         self._rows = record.requests
         self._earlier = await opened.queue.tally(record.job.id)
@@ -188,7 +195,7 @@ class JobRun:
                 await self._write(opened)
             self.phase = Phase.FINISHED
             return Summary(self.snapshot(), self.files, record.rejected, finished=True, sent_nothing=True)
-        await self._work(opened)
+        await self._work(opened, metrics)
         finished = (await opened.queue.depth()).drained
         if finished:
             await self._write(opened)
@@ -204,8 +211,8 @@ class JobRun:
             )
         return self.files.output.exists() and (self.files.errors.exists() or not self._earlier.failed)
 
-    async def _work(self, opened: OpenJob) -> None:
-        async with self._servers() as fleet, self._open_recorder(fleet) as recorder:
+    async def _work(self, opened: OpenJob, metrics: Metrics) -> None:
+        async with self._servers(metrics) as fleet, self._open_recorder(fleet) as recorder:
             self._pool_fleet, self._recorder = fleet, recorder
             node = fleet.node(opened.queue, FilePayloads(opened.source.path), recorder)
             self._check_stopped()
@@ -224,13 +231,8 @@ class JobRun:
             on_sync=fleet.metrics.journal_synced,
         )
 
-    @asynccontextmanager
-    async def _servers(self) -> AsyncIterator[Fleet]:
-        if self._fleet is not None:
-            yield self._fleet
-            return
-        async with open_fleet(self.config) as fleet:
-            yield fleet
+    def _servers(self, metrics: Metrics) -> AbstractAsyncContextManager[Fleet]:
+        return open_fleet(self.config, metrics) if self._fleet is None else nullcontext(self._fleet)
 
     async def _tell_depth(self, queue: SqlQueue, fleet: Fleet) -> None:
         while True:

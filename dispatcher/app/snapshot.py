@@ -1,6 +1,6 @@
 """A picture of a run for whoever shows it: plain data, taken at one moment."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 
@@ -37,6 +37,8 @@ class ServerView:
     evictions: int
     last_fault: str
     last_fault_ago_s: float | None
+    serving: str = ""
+    """The models it serves, while it is in rotation and rows wait for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,10 @@ class Snapshot:
         return None if held_up or self.rows_per_s <= 0 else self.left / self.rows_per_s
 
 
-def view_server(server: Server, now: float) -> ServerView:
-    """What there is to say of one server."""
+def view_server(server: Server, now: float, wanted: Collection[str | None] = ()) -> ServerView:
+    """What there is to say of one server. `wanted`: the models that rows wait for; None is any."""
     record = server.record
+    unfit = server.state is State.ACTIVE and not all(server.serves(model) for model in wanted)
     return ServerView(
         server=server.spec.id,
         state=server.state.value,
@@ -87,6 +90,7 @@ def view_server(server: Server, now: float) -> ServerView:
         evictions=record.evictions,
         last_fault=record.last_fault,
         last_fault_ago_s=None if record.last_fault_at is None else now - record.last_fault_at,
+        serving=server.serving if unfit else "",
     )
 
 
@@ -107,6 +111,6 @@ def view_run(
         seconds=now - node.progress.started_at,
         obstacle=obstacle or node.obstacle,
         waiting_for=node.waiting.models,
-        servers=tuple(view_server(server, now) for server in servers),
+        servers=tuple(view_server(server, now, node.waiting.models) for server in servers),
         by_server={str(server): rows for server, rows in node.progress.by_server.items()},
     )

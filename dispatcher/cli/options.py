@@ -13,6 +13,12 @@ Servers = Annotated[
     list[str] | None, Option(help="A server's URL, or a range like http://gpu[01-16]:8000. Repeatable.")
 ]
 ServersFile = Annotated[Path | None, Option(help="A file of servers, re-read when it changes.")]
+ServersDns = Annotated[
+    list[str] | None,
+    Option(
+        help="A name whose DNS records are servers: http://vllm:8000, srv+http://vllm.consul. Repeatable."
+    ),
+]
 Model = Annotated[str | None, Option(help="The model for rows that name none.")]
 ModelOverride = Annotated[str | None, Option(help="The model for every row.")]
 ApiKey = Annotated[str | None, Option(help="For the servers. Better: the variable DISPATCHER_API_KEY.")]
@@ -42,6 +48,7 @@ SETTINGS: Final = MappingProxyType(
         "server": "servers",
         "api_key": "api_key",
         "servers_file": "discovery.file",
+        "servers_dns": "discovery.dns",
         "max_attempts": "dispatch.max_attempts",
         "request_timeout": "dispatch.request_timeout_s",
         "concurrency": "pool.limit",

@@ -16,6 +16,7 @@ def run(  # noqa: PLR0913, PLR0917  # one parameter for each flag is how typer i
     errors: options.Errors = None,
     server: options.Servers = None,
     servers_file: options.ServersFile = None,
+    servers_dns: options.ServersDns = None,
     model: options.Model = None,
     model_override: options.ModelOverride = None,
     api_key: options.ApiKey = None,

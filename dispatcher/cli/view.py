@@ -204,6 +204,8 @@ def _server_cells(view: ServerView, rows_per_s: float) -> tuple[RenderableType, 
 def _fault(view: ServerView) -> str:
     if view.state != "active":
         return view.reason
+    if view.serving:
+        return view.serving
     if not view.last_fault:
         return ""
     return f"{duration(view.last_fault_ago_s)} ago: {view.last_fault}"

@@ -1,6 +1,7 @@
 """One sending of a request to a server."""
 
 from dispatcher.dispatch.item import Item
+from dispatcher.model import Break
 from dispatcher.pool.server import Server
 
 
@@ -33,8 +34,8 @@ class Attempt:
         """Whether it was to run there without another suspect."""
         self.begun = False
         """Whether its task has run: it is created in one turn of the loop and runs in the next."""
-        self.given_up: str | None = None
-        """Why we closed it ourselves, if we did."""
+        self.given_up: Break | None = None
+        """How it is to end, if we closed it ourselves."""
         self.judged = False
         """Whether its server's death was held against the request while it was open: once is enough."""
 

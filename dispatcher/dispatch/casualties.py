@@ -5,6 +5,7 @@ Until the server's fate is known such a request is a suspect all the same. And a
 requests, but came from a server on its way down, are charged to the server once it is down.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,12 @@ from dispatcher.pool.effects import Loss
 
 CHARGED_MAX = 1024
 """Charged requests remembered per server: as many as may have been open there when it went down."""
+FATE_S = 10.0
+"""What broke, or was answered with an error, longer before a server was found dead was not its death: the
+server is looked at within half a second of it, and twice more within so long."""
+ECHO_S = 0.5
+"""A dying engine answers all that it holds: what was sent before such an answer, and is still open so much
+later, shows that the engine lived on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,9 @@ class Fallen:
     item: Item
     exposure_s: float
     at: float = 0.0
-    """When its attempt ended, if it has."""
+    """When its attempt ended; now, while it has not."""
+    last_words: bool = True
+    """Whether how it ended may have been its server's death."""
 
 
 @dataclass(slots=True)
@@ -47,10 +56,10 @@ class Casualties:
         self._blame = blame
         self._rolls: dict[ServerId, _Rolls] = {}
 
-    def broke(self, server: ServerId, item: Item, exposure_s: float) -> None:
+    def broke(self, server: ServerId, fallen: Fallen) -> None:
         """The attempt broke; whether the server is dead is not known yet."""
-        item.accused_at = (*item.accused_at, server)
-        self._rolls.setdefault(server, _Rolls()).broken.append(Fallen(item, exposure_s))
+        fallen.item.accused_at = (*fallen.item.accused_at, server)
+        self._rolls.setdefault(server, _Rolls()).broken.append(fallen)
 
     def charged(self, server: ServerId, fallen: Fallen) -> None:
         """The attempt was charged to the request."""
@@ -87,7 +96,7 @@ class Casualties:
             self._blame.lost_from_sight(item.suspicion)
         self._strike(item)
 
-    def died(self, server: ServerId, running: Collection[Fallen], loss: Loss) -> list[Item]:
+    def died(self, server: ServerId, running: Collection[Fallen], loss: Loss, now: float) -> list[Item]:
         """The server is lost. Returns its casualties: those that are poison by now, and the new suspects.
 
         Where nothing broke it was stopped in good order, and nobody is blamed.
@@ -95,9 +104,10 @@ class Casualties:
         rolls = self._rolls.pop(server, _Rolls())
         for fallen in rolls.charged:
             fallen.item.refund(server)
-        broken = [*rolls.broken, *(rolls.charged if loss is Loss.DEAD else ())]
-        for fallen in broken:
+        for fallen in rolls.broken:
             fallen.item.excuse(server)
+        errors = _last_words(rolls.charged, running, now) if loss is Loss.DEAD else []
+        broken = [fallen for fallen in (*rolls.broken, *errors) if now - fallen.at <= FATE_S]
         guilty_of_it = [*broken, *running]
         if loss is Loss.OTHER or not (broken or loss is Loss.HUNG) or not guilty_of_it:
             return []
@@ -118,6 +128,14 @@ class Casualties:
                 rolls.broken = _without(rolls.broken, item)
                 rolls.charged = deque(_without(rolls.charged, item), CHARGED_MAX)
         item.accused_at = ()
+
+
+def _last_words(charged: Iterable[Fallen], running: Iterable[Fallen], now: float) -> list[Fallen]:
+    """The errors with which an engine may have died."""
+    oldest_sent_at = min((fallen.at - fallen.exposure_s for fallen in running), default=math.inf)
+    return [
+        fallen for fallen in charged if fallen.last_words and not oldest_sent_at < fallen.at < now - ECHO_S
+    ]
 
 
 def _without(roll: Iterable[Fallen], item: Item) -> list[Fallen]:

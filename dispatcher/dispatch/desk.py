@@ -38,6 +38,8 @@ from dispatcher.pool.states import State
 from dispatcher.ports import Judge, Replay
 from dispatcher.telemetry.metrics import Metrics
 
+CLOSED_BY_US = (BreakKind.GIVEN_UP, BreakKind.SILENT)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -67,6 +69,8 @@ class Desk:
         self.open: dict[ServerId, dict[Attempt, None]] = {}
         """In order of sending: a set's order, and with it that of resends, would differ from run to run."""
         self.in_flight = 0
+        self._unjudged = 0
+        """Attempts in flight, and those whose ending has not been judged yet."""
         self.closed = False
         """Whether the node drains: nothing more is sent."""
         self._pool = pool
@@ -92,7 +96,7 @@ class Desk:
         """How many more requests to lease now; 0 while the window is well filled."""
         if self.closed or self._unrecorded.too_many:
             return 0
-        return self._window.room(self.backlog, self.in_flight)
+        return self._window.room(self.backlog, self._unjudged)
 
     def admit(self, lease: Lease, requests: Sequence[Request], replay: Replay) -> ShardInHand:
         """Take a leased shard in hand, less what an earlier run has finished."""
@@ -210,6 +214,7 @@ class Desk:
         item.sends += 1
         attempt = Attempt(item, server, now)
         item.running += 1
+        self._unjudged += 1
         self._quarantine.took(attempt)
         server.took(now)
         self.in_flight += 1
@@ -221,9 +226,8 @@ class Desk:
     def release(self, attempt: Attempt) -> None:
         """Give the permit back: the request is no longer at the server."""
         server = attempt.server
-        server.gave_back()
+        server.gave_back(attempt.sent_at)
         self.in_flight -= 1
-        self._window.pace.ended()
         self._quarantine.gave_back(attempt)
         del self.open[server.spec.id][attempt]
         if not self.open[server.spec.id]:  # servers come and go
@@ -234,6 +238,7 @@ class Desk:
         """Judge an attempt's end, tell the pool, and decide what becomes of the request."""
         item, server, now = attempt.item, attempt.server, self._now()
         item.running -= 1
+        self._unjudged -= 1
         if item.done:  # its other attempt was first
             self._count_copy(attempt, "lost")
             self._pool.attempt_given_up(server)
@@ -263,7 +268,7 @@ class Desk:
         return twin if is_open else None
 
     def _tell_pool(self, attempt: Attempt, ending: Ending, judgement: Judgement) -> Sequence[Effect]:
-        if type(ending) is Break and ending.kind is BreakKind.GIVEN_UP:
+        if type(ending) is Break and ending.kind in CLOSED_BY_US:
             self._pool.attempt_given_up(attempt.server)
             return ()
         item = attempt.item
@@ -275,6 +280,7 @@ class Desk:
         shard = self.shards.get(lease)
         assert shard is not None, "an outcome of a shard that is not in hand"
         shard.appended(outcome)
+        self._window.pace.ended()
         self._unrecorded.appended(outcome)
 
     def server_lost(self, server: Server, loss: Loss) -> list[Convicted | Suspected]:

@@ -1,11 +1,11 @@
 """Copies of the oldest requests on servers that stand idle, once the queue has nothing more to give.
 
 The end of a job is as late as its slowest request. A copy is made where it can be expected to end first: at a
-server that answers faster, or where the request is so old that something may be wrong with its connection or
-its server.
+server that answers faster, or where the request is so old that something may be wrong with its connection.
 
-What is wrong may be the request. Suspects are never copied, and of those that have waited for too long each
-idle server gets one at a time: should that server hang as well, it is known of what.
+What is wrong may be the request: one that ends or hangs servers is not to meet another by way of a copy. So
+suspects are never copied, nor is what waits at a server that has stopped getting on, which is for the pool to
+judge; and of those that have waited for too long each idle server gets one at a time.
 """
 
 import heapq
@@ -54,7 +54,7 @@ class Hedging:
         in_order_of_sending = [list(attempts) for attempts in open_.values()] if idle else []
         oldest_first = heapq.merge(*in_order_of_sending, key=lambda attempt: attempt.sent_at)
         for attempt in islice(oldest_first, SCANNED_MAX):
-            if self._may_be_copied(attempt) and (server := self._taken(idle, attempt, now)) is not None:
+            if self._may_be_copied(attempt, now) and (server := self._taken(idle, attempt, now)) is not None:
                 yield attempt, server
                 self._hosts.add(server.spec.id)
                 if _stands_idle(server, now):
@@ -63,13 +63,14 @@ class Hedging:
     def _idle(self, now: float) -> list[Server]:
         return [server for server in self._pool.active() if _stands_idle(server, now)]
 
-    def _may_be_copied(self, attempt: Attempt) -> bool:
+    def _may_be_copied(self, attempt: Attempt, now: float) -> bool:
         """One copy in its life, and only while neither of the two can be the last attempt that it has."""
         item, settings = attempt.item, self._settings
         attempts_left = item.lease.job.max_attempts - item.charged
         resends_left = settings.free_resends_max - item.resends
         can_lose_both = attempts_left >= 2 and resends_left >= 2  # noqa: PLR2004  # the attempt and its copy
-        return can_lose_both and not (item.hedged or item.done or item.suspect or attempt.given_up)
+        unfit = item.hedged or item.done or item.suspect or attempt.given_up
+        return can_lose_both and not unfit and _gets_on(attempt, now)
 
     def _taken(self, idle: list[tuple[float, ServerId]], attempt: Attempt, now: float) -> Server | None:
         """Take the idlest server for which a copy is worth it off the heap."""
@@ -91,14 +92,16 @@ class Hedging:
         assert there_s is not None, "it has proved itself by an answer"
         if here_s is None:  # it has answered nothing
             here_s = there_s
-        if self._gets_on(attempt.server, now) and _ends_sooner(age_s, here_s, there_s):
-            return True
-        overdue = age_s >= max(OVERDUE_S_MIN, OVERDUE * here_s)
-        return overdue and server.spec.id not in self._hosts
+        overdue = age_s >= max(OVERDUE_S_MIN, OVERDUE * here_s) and server.spec.id not in self._hosts
+        return overdue or _ends_sooner(age_s, here_s, there_s)
 
-    def _gets_on(self, server: Server, now: float) -> bool:
-        """Whether it has just shown that it works: then its requests are slow, and nothing is wrong there."""
-        return now - server.progress_at <= 2 * self._pool.settings.scrape_interval_s
+
+def _gets_on(attempt: Attempt, now: float) -> bool:
+    """Whether the server has worked on for the better part of the time that it has had the request.
+
+    One that the request has stopped did so at its beginning.
+    """
+    return attempt.server.progress_at - attempt.sent_at >= (now - attempt.sent_at) / 2
 
 
 def _stands_idle(server: Server, now: float) -> bool:

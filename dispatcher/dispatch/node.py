@@ -1,9 +1,7 @@
 """One node: leases shards, drives servers, records outcomes. The async shell around the desk."""
 
 import asyncio
-import itertools
-import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -14,10 +12,11 @@ from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
+from dispatcher.dispatch.sending import Sending
 from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.errors import LeaseLostError
-from dispatcher.model import Answer, Break, BreakKind, Ending, Lease, NodeId, Outcome, Tally
+from dispatcher.model import Break, BreakKind, Ending, Lease, NodeId, Outcome, Tally
 from dispatcher.pool.effects import GiveUp
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.server import Server
@@ -28,7 +27,6 @@ TICK_S = 0.25
 """How often limits that grew, pauses that ended and retries that are due are looked for."""
 CLOSE_S_MAX = 30.0
 """How long the end waits for outcomes to become durable: a disk that has stopped must not hold it up."""
-SERVICE_UNAVAILABLE = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,7 @@ class Node:
         self._settling: set[asyncio.Task[None]] = set()
         self._unopened: dict[Lease, None] = {}
         """Leases that are ours, and not in hand yet."""
-        self._attempts: dict[Attempt, asyncio.Task[None]] = {}
-        self._request_ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count())
+        self._sending = Sending(desk, world.transport, monitor.healthy, self._ended)
         self._log = structlog.get_logger("dispatcher.node")
 
     @property
@@ -124,8 +121,7 @@ class Node:
         """End at once: open requests are closed, to be sent again by a later run. May be called again."""
         self.desk.closed = True
         self._stopped = True
-        for task in self._attempts.values():
-            task.cancel()
+        self._sending.stop()
         for sleeper in (self._hungry, self._roused, self._idle):
             sleeper.set()
 
@@ -215,61 +211,19 @@ class Node:
         """Start every attempt for which there is a request and a permit."""
         if self._world.recorder.obstacle is not None:
             return
-        self._start(self.desk.assign())
+        self._sending.start(self.desk.assign(), self._tasks)
 
     def _hedge(self) -> None:
         if self._world.recorder.obstacle is None:
-            self._start(self.desk.hedge())
+            self._sending.start(self.desk.hedge(), self._tasks)
 
-    def _start(self, attempts: Iterator[Attempt]) -> None:
-        for attempt in attempts:
-            task = self._tasks.create_task(self._send(attempt), name="attempt")
-            self._attempts[attempt] = task
-
-    async def _send(self, attempt: Attempt) -> None:
-        """One attempt, and what follows from its end."""
-        try:
-            ending = await self._post(attempt)
-            self._ended(attempt, ending, healthy=await self._healthy(attempt, ending))
-        except BaseException:  # as in `_guarded`, which would cost every request a coroutine
-            self.desk.closed = True
-            raise
-        finally:
-            del self._attempts[attempt]
-
-    async def _post(self, attempt: Attempt) -> Ending:
-        """Send: the permit is held only while the request is at the server."""
-        try:
-            if attempt.given_up is not None:
-                return Break(BreakKind.GIVEN_UP, attempt.given_up)
-            attempt.begun = True
-            return await self._world.transport.send(
-                attempt.server.spec,
-                attempt.item.request,
-                next(self._request_ids),
-                attempt.item.lease.job.request_timeout_s,
-            )
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if attempt.given_up is None or task is None or task.uncancel() > 0:
-                raise
-            return Break(BreakKind.GIVEN_UP, attempt.given_up)
-        finally:
-            self.desk.release(attempt)
-
-    async def _healthy(self, attempt: Attempt, ending: Ending) -> bool | None:
-        """What `/health` says, asked only where a 503 leaves doubt."""
-        if type(ending) is Answer and ending.status == SERVICE_UNAVAILABLE:
-            return await self._monitor.healthy(attempt.server)
-        return None
-
-    def _ended(self, attempt: Attempt, ending: Ending, *, healthy: bool | None) -> None:
+    def _ended(self, attempt: Attempt, ending: Ending, healthy: bool | None) -> None:  # noqa: FBT001  # a callback
         ended = self.desk.attempt_ended(attempt, ending, healthy=healthy)
         self._monitor.carry_out(ended.effects)
         if ended.outcome is not None:
             self._append(attempt.item.lease, ended.outcome)
         if ended.needless is not None:
-            self._close(ended.needless, "its copy, or what it was copied from, ended first")
+            self._sending.close(ended.needless, Break(BreakKind.GIVEN_UP, "its other attempt ended first"))
         self._pump()
         if self.desk.room():
             self._hungry.set()
@@ -290,19 +244,13 @@ class Node:
                     self._append(lease, outcome)
                 case Suspected(lease, index, grudge):
                     self._world.recorder.remember(lease, index, grudge)
+        kind = BreakKind.SILENT if effect.silent else BreakKind.GIVEN_UP
         for attempt in list(self.desk.open.get(effect.server.spec.id, ())):
-            self._close(attempt, effect.reason)
+            self._sending.close(attempt, Break(kind, effect.reason))
 
     def spare(self, server: Server) -> None:
         """A suspect server lives: nobody is to blame."""
         self.desk.server_spared(server)
-
-    def _close(self, attempt: Attempt, reason: str) -> None:
-        """Close an open attempt. One whose task has not run yet must not be cancelled: it would never run."""
-        if attempt.given_up is None:
-            attempt.given_up = reason
-            if attempt.begun:
-                self._attempts[attempt].cancel()
 
     # Recording and settling
 
@@ -361,7 +309,7 @@ class Node:
                 self._world.metrics.leases_lost(1)
                 self._log.warning("lease_lost", shard=lease.shard.number)
         for attempt in self.desk.drop(leases):
-            self._close(attempt, "the lease was lost")
+            self._sending.close(attempt, Break(BreakKind.GIVEN_UP, "the lease was lost"))
         self._hungry.set()
         self._idle.set()
 
@@ -391,9 +339,7 @@ class Node:
 
     async def _let_go(self) -> None:
         """Make durable what was appended and give the leases back; a failure of one hinders no other."""
-        for attempt in self.desk.open_attempts():  # their tasks were cancelled before they first ran
-            self.desk.release(attempt)
-        self._attempts.clear()
+        self._sending.forget()
         leases = self._leases()
         try:
             await self._close_shards()

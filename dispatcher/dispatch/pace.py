@@ -7,7 +7,7 @@ transaction on a disk that may be busy, no server may run dry."""
 
 
 class Pace:
-    """Counts ended requests, and says once a second how many two seconds take. Monotonic seconds."""
+    """Counts outcomes, and says once a second how many two seconds take. Monotonic seconds."""
 
     __slots__ = ("_ended", "_since", "ahead")
 
@@ -18,7 +18,7 @@ class Pace:
         self._ended = 0
 
     def ended(self) -> None:
-        """A request has ended."""
+        """A request has its outcome: one that was refused comes back at once, and needs no other in hand."""
         self._ended += 1
 
     def look(self, now: float) -> None:

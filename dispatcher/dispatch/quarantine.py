@@ -11,7 +11,7 @@ from dispatcher.dispatch.blame import Blame, Suspicion
 from dispatcher.dispatch.casualties import Casualties, Fallen
 from dispatcher.dispatch.item import Item
 from dispatcher.dispatch.outcomes import poisoned
-from dispatcher.model import Grudge, Judgement, Lease, Outcome, ServerId, Verdict
+from dispatcher.model import ErrorCode, Grudge, Judgement, Lease, Outcome, ServerId, Verdict
 from dispatcher.pool.effects import Loss
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.server import Server
@@ -72,12 +72,14 @@ class Quarantine:
 
     def look(self, servers: int, now: float) -> None:
         """Take stock of the time that so many servers have served, and of what stands idle."""
-        self._blame.served((now - self._looked_at) * servers)
-        self._looked_at = now
+        passed_s, self._looked_at = now - self._looked_at, now
+        self._blame.served(passed_s * servers)
         self._casualties.keep(self._pool.servers.__contains__)
         self._closed_until = {server: until for server, until in self._closed_until.items() if now < until}
-        waiting = self._backlog.suspects_only() if servers else 0
-        if not waiting:
+        waiting = self._backlog.suspects_only()
+        if not servers:
+            self._idle_since += passed_s  # nothing stands idle for their sake while all are away
+        elif not waiting:
             self._idle_since = now
         idle = now - self._idle_since >= SUSPECTS_ONLY_S
         self._company_max = max(self._blame.company_max, math.isqrt(waiting) if idle else 1)
@@ -99,6 +101,12 @@ class Quarantine:
         if attempt.lone:
             self._lone_at.add(attempt.server.spec.id)
 
+    def _doubt(self, copy: Attempt | None) -> None:
+        """The other attempt of a request that may be a suspect now: its server is given no other suspect."""
+        if copy is not None and not copy.suspect:
+            copy.suspect = True
+            self._at[copy.server.spec.id] += 1
+
     def gave_back(self, attempt: Attempt) -> None:
         """An attempt's request is no longer at its server."""
         server = attempt.server.spec.id
@@ -115,11 +123,14 @@ class Quarantine:
         """An attempt ended in this way, and its request has no outcome yet."""
         if attempt.given_up is not None or attempt.of_another_life:
             return
-        server, item, exposure_s = attempt.server.spec.id, attempt.item, now - attempt.sent_at
+        server = attempt.server.spec.id
+        fallen = Fallen(attempt.item, now - attempt.sent_at, now, _may_be_last_words(judgement))
+        if fallen.item.running and (judgement.broken or fallen.last_words):
+            self._doubt(attempt.twin)
         if judgement.broken:
-            self._casualties.broke(server, item, exposure_s)
+            self._casualties.broke(server, fallen)
         elif judgement.verdict is Verdict.DOUBTFUL:
-            self._casualties.charged(server, Fallen(item, exposure_s, now))
+            self._casualties.charged(server, fallen)
             if attempt.suspect:
                 self._closed_until[server] = now + SUSPECT_PAUSE_S
 
@@ -155,10 +166,12 @@ class Quarantine:
         that is convicted and still open somewhere gets its outcome when that attempt ends.
         """
         running = [attempt for attempt in lost.running if not attempt.of_another_life]
-        fallen = [Fallen(attempt.item, self._exposure_s(attempt, lost.loss, now)) for attempt in running]
-        casualties = self._casualties.died(lost.server.spec.id, fallen, lost.loss)
+        fallen = [Fallen(attempt.item, self._exposure_s(attempt, lost.loss, now), now) for attempt in running]
+        casualties = self._casualties.died(lost.server.spec.id, fallen, lost.loss, now)
         for attempt in running:
             attempt.judged = bool(casualties)
+            if attempt.item.suspect and attempt.item.running > 1:
+                self._doubt(attempt.twin)
         suspects = [item for item in casualties if item.suspicion is not None]
         found = [self._found(item, lost.server, is_open) for item in suspects]
         self._backlog.sort_again()
@@ -183,3 +196,8 @@ class Quarantine:
         outcome = poisoned(item, server)
         self._casualties.ended(item)
         return Convicted(item.lease, outcome)
+
+
+def _may_be_last_words(judgement: Judgement) -> bool:
+    """Older servers answer a plain 500 when their engine dies (VLLM's own words for it are `broken`)."""
+    return judgement.verdict is Verdict.DOUBTFUL and judgement.code is ErrorCode.SERVER_ERROR

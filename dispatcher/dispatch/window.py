@@ -23,18 +23,19 @@ class Window:
 
     def __init__(self, now: float) -> None:
         self.pace = Pace(now)
-        self._size = WINDOW_MIN
+        self.size = WINDOW_MIN
+        """How many requests are to be in hand, ready or in flight."""
 
     def look(self, permits: int, now: float) -> None:
         """Fit the window to the servers' permits and to the pace."""
         self.pace.look(now)
-        self._size = max(WINDOW_MIN, WINDOW_FACTOR * permits, self.pace.ahead)
+        self.size = max(WINDOW_MIN, WINDOW_FACTOR * permits, self.pace.ahead)
 
-    def room(self, backlog: Backlog, in_flight: int) -> int:
+    def room(self, backlog: Backlog, under_way: int) -> int:
         """How many more requests to lease now; 0 while the window is well filled."""
-        held = len(backlog) + in_flight
-        full = backlog.body_bytes >= WINDOW_BYTES_MAX or held > self._size * 3 // 4
-        return 0 if full else self._size - held
+        held = len(backlog) + under_way
+        full = backlog.body_bytes >= WINDOW_BYTES_MAX or held > self.size * 3 // 4
+        return 0 if full else self.size - held
 
 
 class Unrecorded:

@@ -22,6 +22,10 @@ class GiveUp:
     server: Server
     reason: str
     loss: Loss = Loss.OTHER
+    silent: bool = False
+    """Whether the server is well, and makes nothing for the one request that is open: it may be its fault."""
+    after_s: float = 0.0
+    """Wait so long: they may be about to break, and how they do tells what has ended the server."""
 
 
 @dataclass(frozen=True, slots=True)

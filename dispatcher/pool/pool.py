@@ -5,6 +5,7 @@ monitor and the node do it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import assert_never
 
@@ -25,13 +26,20 @@ from dispatcher.model import (
 )
 from dispatcher.pool.brake import Brake
 from dispatcher.pool.effects import AttemptEnd, Effect, GiveUp, Look, Loss, Spared
+from dispatcher.pool.finding import finding_of
 from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
+from dispatcher.pool.pulse import DYING_S
 from dispatcher.pool.schedule import WELL_AFTER_S, check_delay_s
 from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, PAUSE_MIN_S, Server, tokens_counted
 from dispatcher.pool.states import Event, Move, State
+from dispatcher.telemetry.absences import Absences
 from dispatcher.telemetry.metrics import Metrics
 
 IN_SERVICE = (State.ACTIVE, State.SUSPECT)
+LAST_WORDS_S = 0.1
+"""A new request can be refused by a dead server before the connections to it are seen to break: one socket's
+news is read before another's. Where they break, their requests are suspects; where they stay silent, it was
+stopped in good order."""
 OUT_OF_SERVICE = (State.EVICTED, State.PAUSED, State.MISMATCHED)
 
 
@@ -39,13 +47,19 @@ class Pool:
     """The servers by id, and the rules that move them from state to state."""
 
     def __init__(
-        self, settings: PoolSettings, metrics: Metrics, clock_now: Callable[[], float], random: Random
+        self,
+        settings: PoolSettings,
+        metrics: Metrics,
+        clock_now: Callable[[], float],
+        random: Random,
+        absences: Absences | None = None,
     ) -> None:
         self.settings = settings
         self.servers: dict[ServerId, Server] = {}
         self._metrics = metrics
         self._now = clock_now
         self._random = random
+        self._absences = absences or Absences(clock_now)
         self._brake = Brake()
         self._log = structlog.get_logger("dispatcher.pool")
 
@@ -132,7 +146,7 @@ class Pool:
                 server.answered(judgement, now - end.sent_at, now)
                 return ()
             case Verdict.STALE_CONNECTION | Verdict.LOCAL_FAULT:
-                return ()
+                return self._unreached(server, judgement)
             case Verdict.OVERLOAD:
                 return self._overloaded(server, end)
             case Verdict.DOUBTFUL | Verdict.STALLED:
@@ -144,6 +158,10 @@ class Pool:
             case _ as never:
                 assert_never(never)
 
+    def _unreached(self, server: Server, judgement: Judgement) -> Sequence[Effect]:
+        """No fault of the server's; but where no way leads to it, it can be given nothing."""
+        return self._move(server, Event.DOUBTED, judgement.message) if judgement.offline else ()
+
     def _overloaded(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         now = self._now()
         server.failed(end.judgement.message, now)
@@ -154,6 +172,8 @@ class Pool:
         return ()
 
     def _doubtful(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
+        if end.judgement.code is ErrorCode.SERVER_ERROR and server.doubted_at is None:
+            server.doubted_at = self._now()
         if end.repeated:
             return ()
         server.failed(end.judgement.message, self._now())
@@ -179,8 +199,13 @@ class Pool:
 
     def probed(self, server: Server, report: ProbeReport) -> Sequence[Effect]:
         """What a look at `/health` means. A slow answer means nothing: busy servers are slow."""
-        self._looked(server)
         server.seen = report.detail
+        if report.health is Health.UNASKED:
+            self._plan(server)
+            return ()
+        self._looked(server)
+        if server.doubted_at is not None and server.looked_at >= server.doubted_at + DYING_S:
+            server.doubted_at = None
         match report.health:
             case Health.UP | Health.ABSENT:
                 return self._move(server, Event.ANSWERED, "answers")
@@ -201,22 +226,34 @@ class Pool:
         server.note_models(report.models)
         return self.probed(server, report)
 
-    def scraped(self, server: Server, telemetry: Telemetry | None) -> Sequence[Effect]:
-        """Take in a server's own figures: load, progress, and whether it is still the same process."""
+    def reminded(self, server: Server, canary: CanaryReport) -> Sequence[Effect]:
+        """What a server in rotation answered to the known question. A busy one's silence says nothing."""
+        if canary.fault not in (CanaryFault.MISMATCHED, CanaryFault.WRONG):
+            return ()
+        lost = self._give_up_wrong(server, canary)
+        return (*lost, *self._move(server, Event.MISMATCHED, canary.detail))
+
+    def scraped(
+        self, server: Server, telemetry: Telemetry | None, asked_at: float | None = None
+    ) -> Sequence[Effect]:
+        """Take in a server's own figures: load, progress, and whether it is still the same process.
+
+        `asked_at` is when they were asked for, now if None: what they show may be as old as that.
+        """
         if telemetry is None:
             return ()
         restarted = server.restarted(telemetry.started_at)
         server.note_start(telemetry.started_at)
         if restarted:
             return self._process_gone(server, Event.RESTARTED, "the process was restarted")
-        self._note_progress(server, telemetry)
+        self._note_progress(server, telemetry, self._now() if asked_at is None else asked_at)
         server.limit.measured(telemetry, server.in_flight)
         return ()
 
-    def _note_progress(self, server: Server, telemetry: Telemetry) -> None:
+    def _note_progress(self, server: Server, telemetry: Telemetry, asked_at: float) -> None:
         seen = tokens_counted(telemetry)
         if seen is not None and server.tokens_seen is not None and seen > server.tokens_seen:
-            server.progress_at = self._now()
+            server.progress_at = max(server.progress_at, asked_at)
         server.tokens_seen = seen
 
     def look_for_stall(self, server: Server) -> Sequence[Effect]:
@@ -225,7 +262,7 @@ class Pool:
         One in rotation becomes a suspect. A suspect's canary decides about the server; but where its own
         figures stand still, too, it has lost our requests, and even a good canary brings them no answer.
         """
-        if not server.stalled(self.settings.stall_s, self._now()):
+        if not self._stalled(server):
             return ()
         reason = f"no progress for {self.settings.stall_s:g} s with {server.in_flight} requests open"
         if server.state is State.ACTIVE:
@@ -235,23 +272,45 @@ class Pool:
             return ()
         return (GiveUp(server, reason),)
 
+    def _stalled(self, server: Server) -> bool:
+        """Without progress for too long, of which we have been there to see it."""
+        unseen_s = self._absences.seconds_since(server.progress_at)
+        return server.stalled(self.settings.stall_s, self._now() - unseen_s)
+
     def examined(
-        self, server: Server, report: ProbeReport, canary: CanaryReport, *, progress: bool = False
+        self, server: Server, report: ProbeReport, canary: CanaryReport, *, progress: bool | None = None
     ) -> Sequence[Effect]:
         """Decide about a server out of rotation, from a full inspection and a canary.
 
-        `progress` says that its token counters moved while the canary waited.
+        `progress` says whether its token counters moved while the canary waited; None where they are unknown.
         """
-        self._looked(server)
         if progress:
             server.progress_at = self._now()
-        lost = self.look_for_stall(server)
-        event, reason = self._finding(server, report, canary)
+        stalled, figures = self._stalled(server), progress is not None
+        finding = finding_of(server, report, canary, self.settings, stalled=stalled, figures=figures)
+        if finding is None:
+            return self._put_off(server, canary)
+        self._looked(server)
+        event, reason = finding
+        lost = self._give_up_wrong(server, canary) or self.look_for_stall(server)
         if event is Event.VERIFIED:
+            lost = _with_one_silent(server, lost)
             self._take_in(server, report)
         if event is Event.FAILED and self._brakes(server, reason):
             return lost
         return (*lost, *self._move(server, event, reason))
+
+    def _put_off(self, server: Server, canary: CanaryReport) -> Sequence[Effect]:
+        """Nothing was learned: the server stays what it is. Where we could not ask, its silence is ours."""
+        if canary.fault is not CanaryFault.SLOW:
+            server.progress_at = self._now()
+        self._plan_later(server)
+        return ()
+
+    def _give_up_wrong(self, server: Server, canary: CanaryReport) -> Sequence[Effect]:
+        """What a server with wrong weights is answering is not to be recorded."""
+        wrong = canary.fault is CanaryFault.WRONG and server.in_flight > 0
+        return (GiveUp(server, canary.detail),) if wrong else ()
 
     def _brakes(self, server: Server, reason: str) -> bool:
         """Whether this soft eviction would be one too many: then the suspect stays, and is asked again."""
@@ -262,28 +321,8 @@ class Pool:
             return False
         self._log.warning("soft_eviction_held_back", server=server.spec.id, reason=reason)
         server.setbacks += 1
-        self._plan(server)
+        self._plan_later(server)
         return True
-
-    def _finding(self, server: Server, report: ProbeReport, canary: CanaryReport) -> tuple[Event, str]:
-        if report.health in (Health.DOWN, Health.REFUSED):
-            return Event.DIED, report.detail
-        if server.state is State.SUSPECT and server.restarted(report.started_at):
-            return Event.RESTARTED, "the process was restarted"
-        return self._finding_of_living(server, report, canary)
-
-    def _finding_of_living(
-        self, server: Server, report: ProbeReport, canary: CanaryReport
-    ) -> tuple[Event, str]:
-        if report.sleeping:
-            return Event.SLEPT, "asleep"
-        if canary.fault is CanaryFault.MISMATCHED:
-            return Event.MISMATCHED, canary.detail
-        if canary.fault is not None and not self._works_though_slow(server, canary.fault):
-            return Event.FAILED, f"canary: {canary.detail}"
-        if not self.settings.canary and not self._passes_without_canary(server, report):
-            return Event.FAILED, report.detail or "no progress, and no canary to ask"
-        return Event.VERIFIED, "verified"
 
     def _take_in(self, server: Server, report: ProbeReport) -> None:
         if server.state is State.VERIFYING or server.restarted(report.started_at):
@@ -293,16 +332,6 @@ class Pool:
         server.version = report.version or server.version
         if report.telemetry is not None:  # what it can hold is known before the first request
             server.limit.measured(report.telemetry, server.in_flight)
-
-    def _works_though_slow(self, server: Server, fault: CanaryFault) -> bool:
-        """A suspect with our requests in its batch may be too busy for a canary; it is not to be evicted."""
-        busy = server.state is State.SUSPECT and server.in_flight > 0
-        return fault is CanaryFault.SLOW and busy and server.progress_at > server.machine.since
-
-    def _passes_without_canary(self, server: Server, report: ProbeReport) -> bool:
-        """Health must do where the user wants no canary: slow passes in a suspect, and a stall never."""
-        passing = (Health.UP, Health.ABSENT, *((Health.SLOW,) if server.state is State.SUSPECT else ()))
-        return report.health in passing and not server.stalled(self.settings.stall_s, self._now())
 
     def _process_gone(self, server: Server, event: Event, reason: str) -> Sequence[Effect]:
         """Move; a draining server stays what it is, but its open requests must not wait for an answer."""
@@ -319,17 +348,21 @@ class Pool:
         move = server.machine.move(event, reason, self._now())
         if move.after is State.ACTIVE:
             server.admitted(move.at, spared=move.before is State.SUSPECT)
+            server.next_scrape_at = move.at + self.settings.scrape_interval_s
         if move.before is State.VERIFYING:
             server.alive_since = move.at
         self._count(server, move)
         self._plan(server)
+        if move.after is State.SUSPECT:
+            server.examine_at, server.next_check_at = server.next_check_at, move.at
         self._metrics.server_state(server.spec.id, move.after.value)
         self._log_move(server, move)
         return self._effects(server, move)
 
     def _count(self, server: Server, move: Move) -> None:
         out = move.before in IN_SERVICE and move.after not in IN_SERVICE
-        useless = move.after is State.SUSPECT and not server.proven  # good to its canary and to nobody else
+        doubted = move.after is State.SUSPECT and not server.hanging
+        useless = doubted and not server.proven  # good to its canary and to nobody else
         server.setbacks += out or useless
         if move.before in IN_SERVICE and move.after is State.EVICTED:
             server.record.evictions += 1
@@ -347,8 +380,17 @@ class Pool:
         now = self._now()
         if server.state is State.ACTIVE and now - server.machine.since >= WELL_AFTER_S:
             server.setbacks = 0
-        delay_s = check_delay_s(server.state, server.setbacks, self.settings, self._random)
-        server.next_check_at = now + delay_s
+        if server.state is State.SUSPECT and now < server.examine_at:
+            server.next_check_at = server.examine_at
+            return
+        setbacks = 0 if server.state is State.SUSPECT and server.hanging else server.setbacks
+        server.next_check_at = now + check_delay_s(server.state, setbacks, self.settings, self._random)
+
+    def _plan_later(self, server: Server) -> None:
+        """Plan the next look, which is not to follow this one at once."""
+        self._plan(server)
+        earliest = self._now() + self.settings.readmit_backoff_min_s
+        server.next_check_at = max(server.next_check_at, earliest)
 
     def _log_move(self, server: Server, move: Move) -> None:
         quiet = move.after is State.VERIFYING or (
@@ -360,10 +402,19 @@ class Pool:
 
     def _effects(self, server: Server, move: Move) -> Sequence[Effect]:
         if move.after is State.EVICTED or move.event is Event.RESTARTED:
-            return (GiveUp(server, move.reason, _loss(server, move.event)), Look(server))
+            after_s = LAST_WORDS_S if move.event is Event.DIED and server.in_flight else 0.0
+            return (GiveUp(server, move.reason, _loss(server, move.event), after_s=after_s), Look(server))
         if move.event in (Event.VERIFIED, Event.SLEPT, Event.MISMATCHED):  # only a living one says so
             return (Spared(server), Look(server))
         return (Look(server),)
+
+
+def _with_one_silent(server: Server, lost: Sequence[Effect]) -> Sequence[Effect]:
+    """Of many requests a server may have lost the connections; a single one may be what nothing answers."""
+    return [
+        replace(effect, silent=server.in_flight == 1) if isinstance(effect, GiveUp) else effect
+        for effect in lost
+    ]
 
 
 def _loss(server: Server, event: Event) -> Loss:

@@ -1,5 +1,6 @@
 """One server as the pool sees it: its state, its permits and what it has done for us. No I/O."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dispatcher.model import Judgement, ServerSpec, Telemetry, Verdict
@@ -8,6 +9,7 @@ from dispatcher.pool.states import Machine, State
 
 DOUBTS_MAX = 5
 """Doubtful endings in a row, without one good answer between them, that make a server a suspect."""
+MODELS_SHOWN_MAX = 5
 LACK_S = 60.0
 """How long a server gets no row of a model that it answered 404 for, or by another model."""
 ANSWER_WEIGHT = 1 / 32
@@ -37,21 +39,27 @@ class Server:
         "admitted_at",
         "alive_since",
         "answer_s",
+        "answered_at",
         "blocked_until",
+        "doubted_at",
         "doubts",
+        "examine_at",
         "hanging",
         "in_flight",
         "lacking",
         "limit",
+        "looked_at",
         "machine",
         "models",
         "next_check_at",
         "next_scrape_at",
+        "patience",
         "progress_at",
         "proven",
         "record",
         "seen",
         "setbacks",
+        "silent",
         "spec",
         "started_at",
         "tokens_seen",
@@ -68,6 +76,10 @@ class Server:
         self.lacking: dict[str, float] = {}
         """Models it answered 404 for, although it has no list, or lists them."""
         self.next_check_at = now
+        self.looked_at = float("-inf")
+        """When the latest look at it began."""
+        self.examine_at = now
+        """A suspect's canary waits until then, where suspicion has become a habit."""
         self.next_scrape_at = now
         self.setbacks = 0
         """Times it left service or failed to enter it, since it last was well for five minutes."""
@@ -79,8 +91,16 @@ class Server:
         """When it last came up: unlike an admission, an acquittal begins no new life."""
         self.blocked_until = now
         self.doubts = 0
+        self.doubted_at: float | None = None
+        """When it gave a plain error of which is not known yet whether it was its engine's last word."""
+        self.answered_at: float | None = None
+        """When it last answered well."""
         self.hanging = False
         """Whether it was found without progress while it held requests, and not admitted again since."""
+        self.silent = 0
+        """Requests that were open when its canary passed in spite of a stall, and still are."""
+        self.patience = 1
+        """Times `stall_s` until it is taken for stalled: doubled by each canary passed in spite of that."""
         self.proven = False
         """Whether it has answered a request since it was last admitted: a canary's word is less than that."""
         self.answer_s: float | None = None
@@ -103,6 +123,15 @@ class Server:
         unanswered = self.state is State.JOINING and self.seen
         return f"{self.machine.reason}: {self.seen}" if unanswered else self.machine.reason
 
+    @property
+    def serving(self) -> str:
+        """Which models it takes requests for, for the operator to read."""
+        if self.models is None:
+            return f"serves any model{_but(self.lacking)}"
+        served = [model for model in self.models if model not in self.lacking]
+        refused = [model for model in self.models if model in self.lacking]
+        return f"serves {_names(served) or 'no model'}{_but(refused)}"
+
     def serves(self, model: str | None) -> bool:
         """Whether a request for this model may go there; an unlisted server may serve anything."""
         if model is None:
@@ -115,13 +144,16 @@ class Server:
         """How many more requests it may be given now.
 
         One that has answered nothing well since its admission, and something doubtfully, gets no more than
-        would convict it: a server that fails at once must not be fed.
+        would convict it: a server that fails at once must not be fed. One that was silent to requests and
+        passed its canary gets one more until it answers.
         """
         if self.machine.state is not State.ACTIVE or now < self.blocked_until:
             return 0
         permits = self.limit.permits(now)
         if self.doubts and not self.proven:
             permits = min(permits, max(1, DOUBTS_MAX - self.doubts))
+        if self.silent and not self.proven:
+            permits = min(permits, self.silent + 1)
         return permits - self.in_flight
 
     def free_share(self, now: float) -> float:
@@ -135,15 +167,20 @@ class Server:
             self.progress_at = now
         self.in_flight += 1
 
-    def gave_back(self) -> None:
-        """A permit came back."""
+    def gave_back(self, sent_at: float) -> None:
+        """A permit came back, of a request that was sent then."""
         assert self.in_flight > 0, f"{self.spec.id} gave back a permit it did not hold"
         self.in_flight -= 1
+        if self.silent and sent_at < self.admitted_at:
+            self.silent -= 1
 
     def answered(self, judgement: Judgement, seconds: float, now: float) -> None:
         """Note a good answer after so long, or one whose fault is the request's: the server is well."""
         self.doubts = 0
-        self.progress_at = now
+        self.patience = 1
+        self.progress_at = self.answered_at = now
+        if self.doubted_at is not None and now - seconds > self.doubted_at:
+            self.doubted_at = None
         if judgement.verdict is Verdict.SUCCESS:
             self.proven = True
             self.record.succeeded += 1
@@ -160,7 +197,7 @@ class Server:
 
     def stalled(self, stall_s: float, now: float) -> bool:
         """Whether it holds requests of ours and has shown no progress by any sign for `stall_s`."""
-        return self.in_flight > 0 and now - self.progress_at >= stall_s
+        return self.in_flight > 0 and now - self.progress_at >= stall_s * self.patience
 
     def restarted(self, started_at: float | None) -> bool:
         """Whether this start of the process is a later one than any it has told of.
@@ -193,9 +230,22 @@ class Server:
         self.admitted_at = self.progress_at = self.blocked_until = now
         if not spared:
             self.doubts = 0
+        was_silent = spared and self.hanging
+        self.silent = self.in_flight if was_silent else 0
+        self.patience = self.patience * 2 if was_silent else 1
         self.hanging = False
         self.proven = False
         self.limit.admitted(now)
+
+
+def _but(lacking: Collection[str]) -> str:
+    return f", but answered that it has no {_names(lacking)}" if lacking else ""
+
+
+def _names(models: Collection[str]) -> str:
+    shown = sorted(models)[:MODELS_SHOWN_MAX]
+    more = [f"{len(models) - len(shown)} more"] if len(models) > len(shown) else []
+    return ", ".join([*shown, *more])
 
 
 def tokens_counted(telemetry: Telemetry | None) -> float | None:

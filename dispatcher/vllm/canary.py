@@ -12,6 +12,7 @@ from dispatcher.model import (
     CanaryReport,
     Ending,
     ErrorCode,
+    Judgement,
     Request,
     Verdict,
 )
@@ -25,6 +26,8 @@ class Canary:
 
     route: str
     fields: dict[str, object]
+    generates: bool = False
+    """Whether the models with this route write text."""
 
     def request(self, model: str | None) -> Request:
         """Make the request; without a model's name the server takes its own."""
@@ -34,10 +37,11 @@ class Canary:
 
 CANARIES: Final = (
     # Plain completion needs no chat template, and every vLLM that generates has it.
-    Canary("/v1/completions", {"prompt": "1", "max_tokens": 1, "temperature": 0}),
+    Canary("/v1/completions", {"prompt": "1", "max_tokens": 1, "temperature": 0}, generates=True),
     Canary(
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "1"}], "max_tokens": 1, "temperature": 0},
+        generates=True,
     ),
     Canary("/v1/embeddings", {"input": "1"}),
     Canary("/pooling", {"input": "1"}),
@@ -49,20 +53,15 @@ def report_on(ending: Ending, request: Request) -> CanaryReport | None:
     """Tell what a canary's end says of the server, or None where another route is to be asked.
 
     That is for a 4xx or 501 which is not about key or model: the route is not there, or not for this model,
-    and the engine has not been reached. A server too busy to answer is alive.
+    and the engine has not been reached.
     """
     judgement = judge(ending, request, {})
-    match judgement.verdict:
-        case Verdict.SUCCESS | Verdict.OVERLOAD:
-            return CanaryReport()
-        case Verdict.MISMATCH:
-            return CanaryReport(CanaryFault.MISMATCHED, judgement.message)
-        case _ if judgement.code is ErrorCode.TIMEOUT:
-            return CanaryReport(CanaryFault.SLOW, judgement.message)
-        case _ if _is_about_the_route(ending):
-            return None
-        case _:
-            return CanaryReport(CanaryFault.FAILED, judgement.message)
+    if judgement.verdict is Verdict.SUCCESS:
+        return CanaryReport()
+    fault = _fault_of(judgement)
+    if fault is CanaryFault.FAILED and _is_about_the_route(ending):
+        return None
+    return CanaryReport(fault, judgement.message)
 
 
 def report_on_no_route(endings: Sequence[Ending]) -> CanaryReport:
@@ -75,6 +74,18 @@ def report_on_no_route(endings: Sequence[Ending]) -> CanaryReport:
     if len(pages) == len(endings) and not any(read_complaint(page.body).structured for page in pages):
         return CanaryReport(CanaryFault.MISMATCHED, "404 for every route, in no API's words: a proxy's page")
     return CanaryReport()
+
+
+def _fault_of(judgement: Judgement) -> CanaryFault:
+    match judgement.verdict:
+        case Verdict.OVERLOAD:
+            return CanaryFault.BUSY
+        case Verdict.LOCAL_FAULT:
+            return CanaryFault.UNASKED
+        case Verdict.MISMATCH:
+            return CanaryFault.MISMATCHED
+        case _:
+            return CanaryFault.SLOW if judgement.code is ErrorCode.TIMEOUT else CanaryFault.FAILED
 
 
 def _is_about_the_route(ending: Ending) -> bool:

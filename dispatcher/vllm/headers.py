@@ -3,6 +3,7 @@
 import re
 from email.utils import parsedate_to_datetime
 from typing import Final
+from urllib.parse import urlsplit
 
 from dispatcher.model import ServerSpec
 
@@ -20,7 +21,11 @@ def server_headers(server: ServerSpec) -> dict[str, str]:
     headers = {"User-Agent": "dispatcher", "Accept": "application/json", "Accept-Encoding": "identity"}
     if server.api_key is not None:
         headers["Authorization"] = f"Bearer {server.api_key}"
-    return headers | dict(server.headers)
+    if server.host_name is not None:
+        port = urlsplit(server.base_url).port
+        headers["Host"] = server.host_name if port is None else f"{server.host_name}:{port}"
+    own = {name.lower() for name, _ in server.headers}
+    return {name: text for name, text in headers.items() if name.lower() not in own} | dict(server.headers)
 
 
 def retry_after_s(value: str | None, date: str | None) -> float | None:

@@ -26,8 +26,10 @@ def _health_of_break(kind: BreakKind) -> Health:
     match kind:
         case BreakKind.REFUSED:
             return Health.REFUSED
-        case BreakKind.TIMED_OUT | BreakKind.LOCAL:
-            return Health.SLOW  # that this machine cannot ask says nothing about the server either
+        case BreakKind.TIMED_OUT:
+            return Health.SLOW
+        case BreakKind.LOCAL | BreakKind.OFFLINE | BreakKind.AWAY:
+            return Health.UNASKED
         case _:
             return Health.UNREACHABLE
 

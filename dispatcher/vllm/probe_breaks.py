@@ -9,19 +9,20 @@ from typing import Final
 import httpx2
 
 from dispatcher.model import Break, BreakKind
-from dispatcher.vllm.breaks import LOCAL_ERRNOS, detail_of
+from dispatcher.vllm.breaks import LOCAL_ERRNOS, OFFLINE_ERRNOS, detail_of, excused, kind_of_lookup
 
 
-def probe_break_of(error: Exception) -> Break:
-    """Translate what an exchange raised.
+def probe_break_of(error: Exception, *, away: bool = False) -> Break:
+    """Translate what an exchange raised. `away`: this process has stood still until just now.
 
     httpx2 has one type for all that goes wrong while connecting, so the system's own errors are looked for
     among its causes.
     """
-    return Break(_kind_of(error), detail_of(error))
+    return Break(excused(_kind_of(error), away=away), detail_of(error))
 
 
 _KINDS: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], BreakKind], ...]] = (
+    (MemoryError, BreakKind.LOCAL),
     (httpx2.ConnectTimeout, BreakKind.CONNECT_TIMED_OUT),
     ((httpx2.TimeoutException, TimeoutError), BreakKind.TIMED_OUT),
     # An address, or a header of the server's configuration, that cannot be sent: no such server.
@@ -41,10 +42,12 @@ def _kind_of(error: Exception) -> BreakKind:
         return BreakKind.LOCAL
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         return BreakKind.TLS
-    if any(isinstance(cause, socket.gaierror) for cause in causes):
-        return BreakKind.UNRESOLVED
-    if errno.ECONNREFUSED in numbers:
+    if lookups := [cause for cause in causes if isinstance(cause, socket.gaierror)]:
+        return kind_of_lookup(lookups[0])
+    if errno.ECONNREFUSED in numbers:  # by one of its addresses; another's family may be one we do not have
         return BreakKind.REFUSED
+    if numbers & OFFLINE_ERRNOS:
+        return BreakKind.OFFLINE
     return next((kind for types, kind in _KINDS if isinstance(error, types)), BreakKind.RESET)
 
 

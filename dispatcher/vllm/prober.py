@@ -2,11 +2,13 @@
 
 import asyncio
 import ssl
+import time
 from types import TracebackType
 from typing import Final, Self
 
 import httpx2
 
+from dispatcher.config import KnownAnswer
 from dispatcher.model import (
     Answer,
     Break,
@@ -17,8 +19,10 @@ from dispatcher.model import (
     ServerSpec,
     Telemetry,
 )
-from dispatcher.vllm.canary import CANARIES, report_on, report_on_no_route
+from dispatcher.telemetry.absences import Absences
+from dispatcher.vllm.canary import CANARIES, Canary, report_on, report_on_no_route
 from dispatcher.vllm.headers import retry_after_s, server_headers
+from dispatcher.vllm.known_answer import question_of, report_on_answer, report_on_refusal
 from dispatcher.vllm.pages import health_of, models_of, sleeping_of, version_of
 from dispatcher.vllm.probe_breaks import probe_break_of
 from dispatcher.vllm.telemetry import read_telemetry
@@ -26,18 +30,24 @@ from dispatcher.vllm.telemetry import read_telemetry
 PAGE_BYTES_MAX: Final = 32 * 2**20
 """The metrics page of a large deployment has a few MiB."""
 
-_KEEP_ALIVE_S: Final = 4.0
-"""A little less than vLLM keeps an idle connection open (5 s)."""
-
 
 class HttpProber:
     """`ports.Prober` over httpx2. An async context manager; use it inside one event loop.
 
-    Every exchange has `probe_timeout_s` in all, of which connecting may take `connect_timeout_s`. The
-    environment's proxies are ignored, redirects are not followed, and nothing is retried.
+    Every exchange has a connection of its own: one that the server was just about to close says nothing, and
+    an old one hides that nobody listens any more. It has `probe_timeout_s` in all, of which connecting may
+    take `connect_timeout_s`. The environment's proxies are ignored, redirects are not followed, and nothing
+    is retried. What runs out in one of the `absences` was not asked.
     """
 
-    def __init__(self, *, probe_timeout_s: float = 10.0, connect_timeout_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        *,
+        probe_timeout_s: float = 10.0,
+        connect_timeout_s: float = 3.0,
+        absences: Absences | None = None,
+    ) -> None:
+        self._absences = absences or Absences(time.monotonic)
         self._probe_timeout_s = probe_timeout_s
         self._connect_timeout_s = connect_timeout_s
 
@@ -47,7 +57,7 @@ class HttpProber:
             trust_env=False,
             follow_redirects=False,
             timeout=httpx2.Timeout(None, connect=self._connect_timeout_s),
-            limits=httpx2.Limits(keepalive_expiry=_KEEP_ALIVE_S),
+            limits=httpx2.Limits(max_keepalive_connections=0),
         )
         return self
 
@@ -78,43 +88,66 @@ class HttpProber:
             telemetry=telemetry,
         )
 
-    async def canary(self, server: ServerSpec, model: str | None) -> CanaryReport:
-        """Ask the engine for one token: the one thing that a frozen engine cannot give.
+    async def canary(
+        self, server: ServerSpec, model: str | None, known: KnownAnswer | None = None
+    ) -> CanaryReport:
+        """Ask the engine for one token, the one thing that a frozen engine cannot give; or a known answer.
 
         A server that has none of the routes it could be asked by counts as well: it has answered. A proxy's
-        pages do not.
+        pages do not. One that takes no questions gets the one-token canary, and passes if it writes no text.
         """
+        if known is None:
+            return (await self._one_token(server, model))[0]
+        question = question_of(known, model)
+        ending = await self._exchange(server, "POST", question.url, question.body)
+        report = report_on_answer(ending, question, known)
+        if report is not None:
+            return report
+        report, asked = await self._one_token(server, model)
+        writes = report.fault is None and asked is not None and asked.generates
+        return report_on_refusal(ending, question) if writes else report
+
+    async def _one_token(self, server: ServerSpec, model: str | None) -> tuple[CanaryReport, Canary | None]:
+        """Ask for one token, and say by which route; None where the server has none of them."""
         endings = []
         for canary in CANARIES:
             request = canary.request(model)
             ending = await self._exchange(server, "POST", request.url, request.body)
             report = report_on(ending, request)
             if report is not None:
-                return report
+                return report, canary
             endings.append(ending)
-        return report_on_no_route(endings)
+        return report_on_no_route(endings), None
 
-    async def scrape(self, server: ServerSpec) -> Telemetry | None:
-        """Read `/metrics`; None where there is none, or it cannot be read."""
-        match await self._exchange(server, "GET", "/metrics"):
+    async def scrape(self, server: ServerSpec, timeout_s: float | None = None) -> Telemetry | None:
+        """Read `/metrics`; None where there is none, or it cannot be read in time (None: a probe's)."""
+        match await self._exchange(server, "GET", "/metrics", timeout_s=timeout_s):
             case Answer(status=200, body=body):
                 return read_telemetry(body.decode("utf-8", "replace"))
             case _:
                 return None
 
     async def _exchange(
-        self, server: ServerSpec, method: str, path: str, body: bytes | None = None
+        self,
+        server: ServerSpec,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        timeout_s: float | None = None,
     ) -> Ending:
         headers = {**server_headers(server), "Content-Type": "application/json"}
         url = server.base_url + path
+        extensions = {} if server.host_name is None else {"sni_hostname": server.host_name}
         try:
             async with (
-                asyncio.timeout(self._probe_timeout_s),
-                self._client.stream(method, url, content=body, headers=headers) as response,
+                asyncio.timeout(self._probe_timeout_s if timeout_s is None else timeout_s),
+                self._client.stream(
+                    method, url, content=body, headers=headers, extensions=extensions
+                ) as response,
             ):
                 return await _read_answer(response)
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-            return probe_break_of(error)
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError, MemoryError) as error:
+            return probe_break_of(error, away=self._absences.just_over())
 
 
 async def _read_answer(response: httpx2.Response) -> Ending:

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import socket
+import time
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -13,6 +14,7 @@ from multidict import CIMultiDict, istr
 from yarl import URL
 
 from dispatcher.model import Answer, Break, BreakKind, Ending, Request, ServerId, ServerSpec
+from dispatcher.telemetry.absences import Absences
 from dispatcher.vllm.breaks import break_of
 from dispatcher.vllm.headers import retry_after_s, server_headers
 
@@ -44,7 +46,7 @@ class AiohttpTransport:
     methods (`IDEMPOTENT_METHODS` in its `client.py`), and every send here is a POST.
 
     `connect_timeout_s` covers name lookup, connecting and TLS. An answer larger than `answer_bytes_max` is
-    not read to its end.
+    not read to its end. What runs out in one of the `absences` is nobody's fault.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class AiohttpTransport:
         connect_timeout_s: float = 3.0,
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         open_bytes_max: int = OPEN_BYTES_MAX,
+        absences: Absences | None = None,
     ) -> None:
+        self._absences = absences or Absences(time.monotonic)
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s)
         self._answer_bytes_max = answer_bytes_max
         self._open_bytes_max = open_bytes_max
@@ -62,7 +66,12 @@ class AiohttpTransport:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=_open_socket),
+            connector=_Connector(
+                limit=0,
+                keepalive_timeout=KEEP_ALIVE_S,
+                socket_factory=_open_socket,
+                resolver=aiohttp.ThreadedResolver(),  # the system's, whatever else is installed
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
         )
@@ -81,13 +90,14 @@ class AiohttpTransport:
         `timeout_s` is for the whole attempt; None waits as long as the connection lives. The connection of an
         attempt that did not end with a whole answer is closed on return, which makes vLLM abort the request.
         """
-        attempt = _Attempt(asyncio.get_running_loop().time())
+        attempt = _Attempt(time.monotonic())
         _attempt.set(attempt)
         try:
             return await self._post(server, request, request_id, timeout_s)
         except (aiohttp.ClientError, OSError, ValueError, MemoryError) as error:
-            age_s = asyncio.get_running_loop().time() - attempt.started
-            return break_of(error, reused=not attempt.fresh, age_s=age_s)
+            age_s = time.monotonic() - attempt.started - self._absences.seconds_since(attempt.started)
+            away = self._absences.just_over()
+            return break_of(error, reused=not attempt.fresh, age_s=age_s, away=away)
         finally:
             await attempt.hang_up()
 
@@ -102,6 +112,7 @@ class AiohttpTransport:
             headers=target.headers(request_id),
             timeout=self._timeout_of(timeout_s),
             allow_redirects=False,
+            server_hostname=server.host_name,
         )
         try:
             return await self._answer(response, request_id)

@@ -94,7 +94,10 @@ def _judge_break(ending: Break) -> Judgement:
     ruling, words = _rule_break(ending.kind), _BREAK_WORDS[ending.kind]
     message = f"{words}: {ending.detail}" if ending.detail else words
     broken = ending.kind is BreakKind.RESET
-    return Judgement(ruling.verdict, ruling.code, clip(message), hard=ruling.hard, broken=broken)
+    offline = ending.kind is BreakKind.OFFLINE
+    return Judgement(
+        ruling.verdict, ruling.code, clip(message), hard=ruling.hard, broken=broken, offline=offline
+    )
 
 
 def _rule_break(kind: BreakKind) -> Ruling:
@@ -109,14 +112,14 @@ def _rule_break(kind: BreakKind) -> Ruling:
             | BreakKind.GIVEN_UP
         ):
             return Ruling(Verdict.SERVER_FAULT, ErrorCode.SERVER_ERROR)
-        case BreakKind.TIMED_OUT:
-            # The user's own deadline: charged, or a row that never ends would be sent for ever.
+        case BreakKind.TIMED_OUT | BreakKind.SILENT:
+            # Charged, or a row that never ends would be sent for ever.
             return Ruling(Verdict.DOUBTFUL, ErrorCode.TIMEOUT)
         case BreakKind.TRUNCATED | BreakKind.PROTOCOL:
             return Ruling(Verdict.DOUBTFUL, ErrorCode.INVALID_RESPONSE)
         case BreakKind.STALE:
             return Ruling(Verdict.STALE_CONNECTION, ErrorCode.SERVER_ERROR)
-        case BreakKind.LOCAL:
+        case BreakKind.LOCAL | BreakKind.OFFLINE | BreakKind.AWAY:
             return Ruling(Verdict.LOCAL_FAULT, ErrorCode.SERVER_ERROR)
         case _:
             assert_never(kind)
@@ -133,5 +136,8 @@ _BREAK_WORDS: Final = {
     BreakKind.TLS: "no trusted TLS connection",
     BreakKind.PROTOCOL: "what came back is not a usable HTTP answer",
     BreakKind.GIVEN_UP: "given up: the server was evicted or has stalled",
+    BreakKind.SILENT: "no answer, while the server works and makes nothing for it",
     BreakKind.LOCAL: "this machine lacks a resource",
+    BreakKind.OFFLINE: "no way out of this machine: its network or its resolver is down",
+    BreakKind.AWAY: "the time ran out while the dispatcher itself stood still",
 }

@@ -1,19 +1,29 @@
 """Bad worlds that take their time: nobody answers, the disk is full, the list of servers changes."""
 
+import asyncio
 import itertools
 import os
 import ssl
 import subprocess
+import sys
 from contextlib import contextmanager
 
 import pytest
 from commands import Commands, until
 from gateway import certificate, proxy
 from jobs import row, rows, sends
+from name_server import NameServer
 
 from dispatcher.testing.engine import EngineSettings
 
 SLOW = EngineSettings(max_sequences=8, decode_step_s=0.01)
+
+
+def without(reason):
+    """Skip, or fail where nothing may be absent."""
+    if os.environ.get("DISPATCHER_REQUIRE_SERVICES") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @contextmanager
@@ -23,10 +33,7 @@ def mounted(path, *options):
     command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", path]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode:
-        reason = f"cannot mount a tmpfs: {done.stderr.decode().strip()}"
-        if os.environ.get("DISPATCHER_REQUIRE_SERVICES") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        without(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
     try:
         yield path
     finally:
@@ -155,3 +162,58 @@ async def test_tls_is_verified_against_the_certificates_of_the_environment(job, 
     assert "certificate" in distrusted.err.lower()
     assert trusted.status == 0, trusted.err
     assert len(sends(server)) == 3
+
+
+async def test_a_server_found_by_its_name_is_held_to_a_certificate_for_the_name(job, server, tmp_path):
+    cert, key = certificate(tmp_path, "DNS:localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    job.write(rows(3))
+    async with (
+        Commands(tmp_path, env={"SSL_CERT_FILE": str(cert)}) as cli,
+        proxy(server, context=context) as url,
+    ):
+        by_address = await cli.run(*job.argv(url), "--wait-for-servers", 3)
+        name = url.replace("127.0.0.1", "localhost")
+        by_name = await cli.run(*job.argv(), "--servers-dns", name)
+    assert by_address.status == 3
+    assert "certificate" in by_address.err.lower()
+    assert by_name.status == 0, by_name.err
+    assert f"  {url}" in by_name.err
+    assert len(sends(server)) == 3
+
+
+RESOLV_CONF = """
+mount --bind "$0" /etc/resolv.conf || exit 77
+exec "$@"
+"""
+
+
+async def test_names_are_found_through_the_systems_own_resolver_and_its_search_domains(job, serve, tmp_path):
+    """A name server on port 53, and a resolv.conf that names it in a mount namespace of the command's own."""
+    first = await serve(engine=SLOW, answer_tokens=8)
+    second = await serve("127.0.0.2", first.port, engine=SLOW, answer_tokens=8)
+    third = await serve(engine=SLOW, answer_tokens=8)
+    conf = tmp_path / "resolv.conf"
+    conf.write_text("nameserver 127.0.0.9\nsearch fleet.test\n")
+    argv = [*job.write(rows(600)).argv(), "--servers-dns", f"http://vllm:{first.port}", "--concurrency", "4"]
+    argv += ["--servers-dns", "srv+http://_http._tcp.vllm", "--log-format", "json"]
+    command = ["unshare", "-m", "sh", "-c", RESOLV_CONF, conf, sys.executable, "-m", "dispatcher", *argv]
+    async with NameServer("127.0.0.9", 53) as names:
+        names.set("vllm.fleet.test", "A", "127.0.0.1")
+        process = await asyncio.create_subprocess_exec(*map(str, command), stderr=subprocess.PIPE)
+        try:
+            log = asyncio.create_task(process.stderr.read())
+            await until(lambda: sends(first) or process.returncode is not None)
+            if process.returncode == 77:
+                without("cannot mount over /etc/resolv.conf")
+            names.set("vllm.fleet.test", "A", "127.0.0.1", "127.0.0.2")
+            names.set("_http._tcp.vllm.fleet.test", "SRV", f"0 0 {third.port} 127.0.0.1.")
+            await until(lambda: sends(second) and sends(third))
+            async with asyncio.timeout(30):
+                assert await process.wait() == 0, await log
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await log
+    assert len(job.ids) == len(sends(first, second, third)) == 600

@@ -4,12 +4,26 @@ import asyncio
 
 import pytest
 from failure_stage import Stage
+from name_server import NameServer
+
+from dispatcher.app import sources
+from dispatcher.discovery import resolver
 
 
 @pytest.fixture
 def stage(tmp_path) -> Stage:
     """A stage in a fresh directory."""
     return Stage(tmp_path)
+
+
+@pytest.fixture
+async def names(monkeypatch):
+    """A name server that the jobs of this test ask, often."""
+    async with NameServer() as server:
+        system = resolver.SystemResolver
+        monkeypatch.setattr(resolver, "SystemResolver", lambda: system(server.getaddrinfo, server.resolver))
+        monkeypatch.setattr(sources, "LOOK_EVERY_S", 0.2)
+        yield server
 
 
 @pytest.fixture(params=["direct", "behind a proxy environment"], autouse=True)

@@ -152,12 +152,7 @@ async def test_f6_a_poison_row_is_found_after_two_deaths_and_a_resume_does_not_s
         assert {row: result.code(row) for row in result.errors} == {"row-200": "poison"}
         assert len(result.successes) == 399
         deaths = sends(*servers)["row-200"]
-        # A plain 500 is told from a dying engine's only by what the server does next: one more may be needed.
-        assert (
-            2
-            <= deaths
-            <= (3 if isinstance(death, Die) and death.ending in (Ending.EMPTY, Ending.TEXT) else 2)
-        )
+        assert deaths == 2
         assert sum(result.evictions(server) for server in servers) <= deaths
         again = await stage.run(servers, None, pool={"limit": 16})
         assert again.summary.sent_nothing
@@ -423,6 +418,43 @@ async def test_f15_a_job_outlives_the_loss_of_its_whole_fleet(stage, tmp_path):
         assert sends(late), "the new address was used without a restart"
         assert max(result.attempts(row) for row in result.successes) <= 2
     black_hole.close()
+
+
+async def test_f15_a_name_server_that_fails_takes_no_server_away_and_new_records_are_used_without_a_restart(
+    stage, names
+):
+    settings = FakeServerSettings(engine=ENGINE)
+    black_hole = _silent_socket()
+    async with fleet(2, settings) as servers, FakeServer(settings) as late:
+        names.set("_http._tcp.vllm.test", "SRV", *_records(*(server.port for server in servers)))
+        seen = []
+
+        async def outage(job):
+            await until(lambda: job.snapshot().done.succeeded >= 80)
+            names.rcode = "SERVFAIL"
+            for server in servers:
+                await server.die(Die(seconds=None, ending=Ending.RESET, linger_s=0))
+            await until(lambda: job.snapshot().waiting_for)
+            asked = len(names.questions)
+            await until(lambda: len(names.questions) >= asked + 3)
+            seen.extend(view.state for view in job.snapshot().servers)
+            names.rcode = None
+            hole = black_hole.getsockname()[1]
+            names.set("_http._tcp.vllm.test", "SRV", *_records(hole, 9, late.port))
+
+        dns = ["srv+http://_http._tcp.vllm.test"]
+        result = await stage.run(
+            [], rows(200), weather=outage, servers=[], discovery={"dns": dns}, pool={"limit": 16}
+        )
+        assert seen == ["evicted"] * 2
+        assert len(result.successes) == 200
+        assert sends(late), "the new record was used without a restart"
+        assert max(result.attempts(row) for row in result.successes) <= 2
+    black_hole.close()
+
+
+def _records(*ports: int) -> list[str]:
+    return [f"0 0 {port} 127.0.0.1." for port in ports]
 
 
 def _silent_socket() -> socket.socket:

@@ -1,12 +1,13 @@
 """Servers that come, go, die, lie or are reached in odd ways, as the command tells of them."""
 
 import asyncio
+import os
 import urllib.request
 
 import pytest
 from commands import until
 from gateway import proxy
-from jobs import row, rows, sends
+from jobs import lines, row, rows, sends
 from prometheus_client.parser import text_string_to_metric_families
 
 from dispatcher.testing.engine import EngineSettings
@@ -102,6 +103,27 @@ async def test_a_metrics_port_in_use_is_a_configuration_error(cli, job, server):
     assert "telemetry.metrics_port" in done.err
     assert str(server.port) in done.err
     assert sends(server) == []
+
+
+async def test_a_metrics_port_in_use_is_found_before_the_input_is_read(cli, job, server):
+    job.input.write_text("this is no request\n")
+    done = await cli.run(*job.argv(server), "--metrics-port", server.port)
+    assert done.status == 2
+    assert "telemetry.metrics_port" in done.err
+    assert "line 1" not in done.err
+    assert not job.state.exists()
+
+
+async def test_metrics_are_served_while_the_input_is_still_being_read(cli, job, server, unused_tcp_port):
+    pipe = job.directory / "pipe"
+    os.mkfifo(pipe)
+    flags = ["--metrics-port", unused_tcp_port]
+    command = await cli.start("run", pipe, "-o", job.output, "--server", server.url, *flags)
+    with await asyncio.to_thread(pipe.open, "w") as writer:
+        health = await asyncio.to_thread(_get, f"http://127.0.0.1:{unused_tcp_port}/healthz")
+        writer.write(lines(rows(3)))
+    done = await command.wait()
+    assert (health, done.status) == ("ok\n", 0), done.err
 
 
 async def test_no_reachable_server_is_said_within_seconds(cli, job):

@@ -130,7 +130,7 @@ class Fleet:
                     if isinstance(found, Convicted):
                         self.record(found.outcome)
                 for attempt in list(self.desk.open.get(effect.server.spec.id, ())):
-                    attempt.given_up = effect.reason
+                    attempt.given_up = Break(BreakKind.GIVEN_UP, effect.reason)
                     self.end(attempt, Break(BreakKind.GIVEN_UP, effect.reason))
 
     def record(self, outcome):

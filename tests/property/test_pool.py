@@ -112,7 +112,7 @@ class AnyEvents(RuleBasedStateMachine):
         if not self.open:
             return
         server, sent_at = self.open.pop(pick % len(self.open))
-        server.gave_back()
+        server.gave_back(float("inf"))
         if ours:
             self.pool.attempt_given_up(server)
         else:

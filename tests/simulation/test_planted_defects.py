@@ -85,10 +85,10 @@ def test_a_row_for_a_server_that_is_not_active_is_noticed(monkeypatch):
 def test_a_permit_that_never_comes_back_is_noticed(monkeypatch):
     genuine, given = Server.gave_back, []
 
-    def all_but_one(self):
+    def all_but_one(self, sent_at):
         given.append(self)
         if len(given) != 50:
-            genuine(self)
+            genuine(self, sent_at)
 
     monkeypatch.setattr(Server, "gave_back", all_but_one)
     assert "1 permits never came back" in breaches(PLAIN)

@@ -72,6 +72,10 @@ class Result:
         """When the server was first seen evicted."""
         return next(look.at for look in self.looks(server) if look.state == "evicted")
 
+    def out_at(self, server: FakeServer, since: float) -> float:
+        """When the server was first seen out of rotation after that."""
+        return next(look.at for look in self.looks(server) if look.at >= since and look.state != "active")
+
     def code(self, row: str) -> str:
         """A failed row's error code."""
         return self.errors[row]["error"]["code"]
@@ -112,13 +116,13 @@ async def until(holds) -> None:
         await asyncio.sleep(0.005)
 
 
-def merged(settings: dict) -> dict:
-    """The suggested test settings with these on top, section by section."""
-    sections = SETTINGS.keys() | settings.keys()
+def merged(base: dict, settings: dict) -> dict:
+    """These settings with those on top, section by section."""
+    sections = base.keys() | settings.keys()
     return {
-        name: {**SETTINGS.get(name, {}), **settings[name]}
+        name: {**base.get(name, {}), **settings[name]}
         if isinstance(settings.get(name), dict)
-        else settings.get(name, SETTINGS.get(name))
+        else settings.get(name, base.get(name))
         for name in sections
     }
 
@@ -132,12 +136,14 @@ class Stage:
         self.output = directory / "out.jsonl"
         self.errors = directory / "out.errors.jsonl"
         self.seen: list[Seen] = []
+        self.base = SETTINGS
+        """What every job of this stage is set to; empty for the defaults."""
 
     def job(self, servers: list[FakeServer], settings: dict, *, text: str | bytes | None = None) -> JobRun:
         """A job over these servers; without a text, the input that is there already."""
         if text is not None:
             self.input.write_bytes(text.encode() if isinstance(text, str) else text)
-        overrides = merged(settings)
+        overrides = merged(self.base, settings)
         overrides.setdefault("servers", [server.url for server in servers])
         overrides["run"] = {"output": str(self.output), "keep_state": True, **overrides.get("run", {})}
         return JobRun(load_config(None, overrides, {}), str(self.input))

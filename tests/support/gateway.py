@@ -32,8 +32,8 @@ async def proxy(server, prefix="", context=None):
             await runner.cleanup()
 
 
-def certificate(directory):
-    """A self-made certificate for this address, and its key."""
+def certificate(directory, subject="IP:127.0.0.1"):
+    """A self-made certificate for this address or name, and its key."""
     paths = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         [
@@ -48,7 +48,7 @@ def certificate(directory):
             "-subj",
             "/CN=test",
             "-addext",
-            "subjectAltName=IP:127.0.0.1",
+            f"subjectAltName={subject}",
             "-out",
             paths[0],
             "-keyout",

@@ -18,6 +18,7 @@ _CONFIG = f"""\
 pool:
   limit: {CONCURRENCY}
   stall_s: %g
+  canary: %s
   probe_interval_s: {PROBE_EVERY_S}
   probe_timeout_s: {PROBE_TIMEOUT_S}
   scrape_interval_s: {PROBE_EVERY_S}
@@ -31,7 +32,13 @@ class RealJob:
     """One job's files, and the process that works on it. The same command goes on after any stop."""
 
     def __init__(
-        self, folder: Path, rows: list[Row], servers: Iterable[VllmServer], stall_s: float = 120
+        self,
+        folder: Path,
+        rows: list[Row],
+        servers: Iterable[VllmServer],
+        *,
+        stall_s: float = 120,
+        canary: object = True,
     ) -> None:
         self.rows = rows
         self.input = write_rows(folder / "in.jsonl", rows)
@@ -40,7 +47,7 @@ class RealJob:
         self.log = folder / "run.log"
         self._state = folder / "out.jsonl.state"
         self._config = folder / "config.yaml"
-        self._config.write_text(_CONFIG % stall_s)
+        self._config.write_text(_CONFIG % (stall_s, json.dumps(canary, ensure_ascii=False)))
         self._servers = tuple(servers)
         self._metrics_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None

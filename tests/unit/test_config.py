@@ -31,11 +31,12 @@ def test_without_any_source_the_documented_defaults_stand():
     assert config.model_dump(mode="json") == {
         "servers": [],
         "api_key": None,
-        "discovery": {"file": None},
+        "discovery": {"file": None, "dns": None},
         "dispatch": {
             "max_attempts": 3,
             "request_timeout_s": None,
             "free_resends_max": 10,
+            "hedge": True,
             "drain_s": 300.0,
         },
         "pool": {
@@ -95,13 +96,16 @@ def test_null_in_a_higher_source_takes_back_what_a_lower_one_set(config_file):
     assert load_config(config_file("run: {model: ~}"), {}, {}).run.model is None
 
 
+CANARY = "must be true, false, or a mapping with messages and expect"
+
+
 def test_every_fault_of_every_source_is_reported_together(config_file):
     path = config_file("pool:\n  stall_s: -1\n  canary: maybe\nqueue: {shard_size: 0}\n")
     faults = faults_of(path, {"dispatch": {"max_attempts": "many"}}, {"DISPATCHER_RESULTS__SYNC_S": "nan"})
     assert faults == {
         "dispatch.max_attempts": "must be a valid integer, got many (from arguments)",
         "pool.stall_s": f"must be greater than 0, got -1 (from {path}:2)",
-        "pool.canary": f"must be true or false, got maybe (from {path}:3)",
+        "pool.canary": f"{CANARY}, got maybe (from {path}:3)",
         "queue.shard_size": f"must be greater than or equal to 1, got 0 (from {path}:4)",
         "results.sync_s": "must be greater than 0, got nan (from DISPATCHER_RESULTS__SYNC_S)",
     }

@@ -6,7 +6,7 @@ put to the test; what is simulated is when bytes become safe, and what a crash l
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -50,6 +50,7 @@ class SimulatedDisk:
             self._disk.append(descriptor, data[: len(data) // 2])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._disk.append(descriptor, data)
+        self._ledger.written.update(dict.fromkeys(_outcomes(data), self._name))
         self._ledger.note("written", self._name, data.count(b"\n"))
 
     def sync(self, descriptor: int) -> None:
@@ -88,7 +89,15 @@ class SimulatedDisk:
                 os.truncate(path, random.randint(synced, length))
 
     def _now_durable(self, records: bytes) -> None:
-        for record in records.split(b"\n")[:-1]:
-            _, index, mark, _ = record.split(b"\t", 3)
-            if mark != b"death":  # what is held against a request is no outcome of it
-                self._ledger.durable.setdefault(int(index), (self._name, self._ledger.now()))
+        """Another dispatcher may have written into this file, too, and this one never have read it."""
+        for index in _outcomes(records):
+            writer = self._ledger.written.get(index, self._name)
+            self._ledger.durable.setdefault(index, (writer, self._ledger.now()))
+
+
+def _outcomes(records: bytes) -> Iterator[int]:
+    """The rows whose outcomes these records are; what is held against a request is no outcome of it."""
+    for record in records.split(b"\n")[:-1]:
+        _, index, mark, _ = record.split(b"\t", 3)
+        if mark != b"death":
+            yield int(index)

@@ -44,8 +44,10 @@ class Ledger:
     latest: deque[str] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
     events: int = 0
     rows: dict[int, RowRecord] = field(default_factory=dict)
+    written: dict[int, str] = field(default_factory=dict)
+    """Which dispatcher wrote a row's outcome."""
     durable: dict[int, tuple[str, float]] = field(default_factory=dict)
-    """Rows whose outcome is safe: which dispatcher made it so, and when."""
+    """Rows whose outcome is safe: which dispatcher wrote it, and since when."""
     counts: Counter[str] = field(default_factory=Counter)
     """Events by kind."""
     on_event: Callable[[], None] = lambda: None

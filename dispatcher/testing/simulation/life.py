@@ -14,7 +14,7 @@ from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.node import Node, World
 from dispatcher.dispatch.waiting import Waiting
-from dispatcher.dispatch.window import WINDOW_FACTOR, WINDOW_MIN
+from dispatcher.dispatch.window import WINDOW_MIN
 from dispatcher.model import Lease, NodeId, Request, ServerId, ServerSpec
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
@@ -66,8 +66,7 @@ class CheckedDesk(Desk):
     def look_everywhere(self) -> None:
         """See Desk."""
         super().look_everywhere()
-        permits = self.pool.permits_total(self.ledger.now())
-        self.held_max = max(self.held_max, WINDOW_FACTOR * permits)
+        self.held_max = max(self.held_max, self._window.size)
 
     def assign(self) -> Iterator[Attempt]:
         """See Desk."""
@@ -161,7 +160,8 @@ class Life:
 
     def _inspect_node(self, node: Node) -> None:
         assert isinstance(node.desk, CheckedDesk), "it was given one"
-        held = len(node.desk.backlog) + node.desk.in_flight
+        copies = sum(attempt.is_copy for attempt in node.desk.open_attempts())
+        held = len(node.desk.backlog) + node.desk.in_flight - copies
         windows = 2 if self._around.ledger.counts["lease_lost"] else 1  # taken again before the old ones end
         bound = windows * node.desk.held_max + self._around.config.queue.shard_size
         self._around.ledger.require(held <= bound, f"{self.name} holds {held} rows, more than {bound}")

@@ -18,6 +18,7 @@ from dispatcher.testing.simulation.scenario import (
 
 MODELS = ("model-a", "model-b")
 TIMEOUT_S = 60.0
+"""What a request has beyond the time that the longest answer takes of the slowest full batch."""
 _MILD = tuple(kind for kind in FaultKind if kind not in SPOILING)
 HORIZON_S = 90.0
 """Faults begin within this time: most jobs take that long, with what goes wrong."""
@@ -30,7 +31,7 @@ def scenario_of(seed: int) -> Scenario:
     servers = _servers(random, models)
     job = _job(random, models)
     second_node_at = random.uniform(0.0, 30.0) if random.random() < 0.15 else None  # noqa: PLR2004
-    timeout_s = TIMEOUT_S if RowKind.SILENT in job.odd.values() else None
+    timeout_s = _longest_s(servers, job) + TIMEOUT_S if RowKind.SILENT in job.odd.values() else None
     return Scenario(
         seed,
         servers,
@@ -47,6 +48,11 @@ def scenario_of(seed: int) -> Scenario:
         second_node_at=second_node_at,
         full_disk=_full_disk(random) if second_node_at is None else None,
     )
+
+
+def _longest_s(servers: tuple[ServerPlan, ...], job: JobPlan) -> float:
+    steps = [plan.engine.step_s(plan.engine.max_sequences) for plan in servers]
+    return job.output.most * max(steps)
 
 
 def _servers(random: Random, models: tuple[str, ...]) -> tuple[ServerPlan, ...]:

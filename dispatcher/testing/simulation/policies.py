@@ -52,7 +52,12 @@ Policy = Callable[[Setting], Awaitable[None]]
 
 async def dispatcher(setting: Setting) -> None:
     """Ours: the real node, pool and queue with their defaults."""
-    config, clock = Config(), VirtualClock(asyncio.get_running_loop())
+    await dispatch(setting, Config())
+
+
+async def dispatch(setting: Setting, config: Config) -> None:
+    """Ours, with these settings."""
+    clock = VirtualClock(asyncio.get_running_loop())
     metrics = Metrics(CollectorRegistry())
     pool = Pool(config.pool, metrics, clock.now, Random(setting.seed))
     prober = SimulatedProber(setting.servers, setting.witness, config.pool.probe_timeout_s)

@@ -28,6 +28,8 @@ class ServerPlan:
     """From sending to arriving. 0 saves the simulator a timer a request."""
     health_s: float = 0.0
     """How long `/health` takes."""
+    metrics_s: float = 0.0
+    """How long `/metrics` takes."""
 
 
 class FaultKind(StrEnum):

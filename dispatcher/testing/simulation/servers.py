@@ -47,7 +47,7 @@ class SimulatedServer:
         self.work = Work()
         self.spoilt: Counter[int] = Counter()
         """Rows whose answers were spoilt, and how often: that is charged to them."""
-        self.manners = Manners(health_s=plan.health_s)
+        self.manners = Manners(health_s=plan.health_s, metrics_s=plan.metrics_s)
         self.models = self._models_next = plan.models
         self.started_at = 0.0
         self.listening = False

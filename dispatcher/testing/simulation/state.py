@@ -44,6 +44,7 @@ class Manners:
     unreachable: bool = False
     full: bool = False
     health_s: float = 0.0
+    metrics_s: float = 0.0
     resetting: float = 0.0
     """Share of the requests that end with a reset."""
     spoiling: dict[FaultKind, float] = field(default_factory=dict)

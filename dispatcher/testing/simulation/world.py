@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
+from dispatcher.config import KnownAnswer
 from dispatcher.model import (
     Answer,
     Break,
     BreakKind,
+    CanaryFault,
     CanaryReport,
     Ending,
     Health,
@@ -108,7 +110,7 @@ class SimulatedProber:
     async def inspect(self, server: ServerSpec) -> ProbeReport:
         """See Prober."""
         simulated = self._servers[server.id]
-        health, detail = await self._health(simulated)
+        (health, detail), telemetry = await asyncio.gather(self._health(simulated), self.scrape(server))
         if simulated.manners.unreachable or not simulated.listening:
             return ProbeReport(health, detail)
         return ProbeReport(
@@ -117,27 +119,36 @@ class SimulatedProber:
             models=dict.fromkeys(simulated.models, simulated.models[0]),
             sleeping=simulated.manners.asleep,
             version=VERSION,
-            started_at=simulated.started_at if simulated.plan.metrics else None,
-            telemetry=simulated.telemetry() if simulated.plan.metrics else None,
+            started_at=telemetry.started_at if telemetry else None,
+            telemetry=telemetry,
         )
 
-    async def canary(self, server: ServerSpec, model: str | None) -> CanaryReport:
+    async def canary(
+        self,
+        server: ServerSpec,
+        model: str | None,
+        known: KnownAnswer | None = None,  # noqa: ARG002  # Prober's signature: no simulated server lies
+    ) -> CanaryReport:
         """See Prober."""
         simulated, request = self._servers[server.id], CANARIES[0].request(model)
         row = Row(-1, 1, 1, simulated.models[0] if model is None else model)
         ending = await exchange_within(simulated, row, self._probe_timeout_s)
         report = report_on(_as_completion(ending, row), request) or CanaryReport()
-        if report.fault is None:
+        if report.fault in (None, CanaryFault.BUSY):
             self._witness.canary_passed(server.id)
         return report
 
-    async def scrape(self, server: ServerSpec) -> Telemetry | None:
+    async def scrape(self, server: ServerSpec, timeout_s: float | None = None) -> Telemetry | None:
         """See Prober."""
         simulated = self._servers[server.id]
         if simulated.manners.unreachable:
             await asyncio.sleep(CONNECT_TIMEOUT_S)
             return None
-        return simulated.telemetry() if simulated.listening and simulated.plan.metrics else None
+        delay_s, timeout_s = simulated.manners.metrics_s, timeout_s or self._probe_timeout_s
+        if delay_s:
+            await asyncio.sleep(min(delay_s, timeout_s))
+        readable = simulated.listening and simulated.plan.metrics and delay_s < timeout_s
+        return simulated.telemetry() if readable else None
 
     async def _health(self, server: SimulatedServer) -> tuple[Health, str]:
         if server.manners.unreachable:

@@ -61,6 +61,12 @@ def test_a_server_that_never_answered_says_why():
     assert any("not answered yet: refused" in line for line in text)
 
 
+def test_a_server_in_rotation_that_has_none_of_the_awaited_models_says_which_it_has():
+    busy = server(serving="serves other", last_fault="HTTP 404", last_fault_ago_s=6.0)
+    text = shown(snapshot(busy, waiting_for=("m",)), 120)
+    assert any(line.startswith(busy.server) and line.rstrip().endswith("serves other") for line in text)
+
+
 def test_an_obstacle_and_missing_servers_are_said():
     text = "\n".join(shown(snapshot(obstacle="No space left on device", waiting_for=("m", None)), 80))
     assert "cannot record: No space left on device" in text

@@ -35,6 +35,7 @@ from dispatcher.model import (
     ServerSpec,
     Shard,
     Tally,
+    Telemetry,
     Verdict,
 )
 from dispatcher.pool.monitor import Monitor
@@ -46,8 +47,11 @@ from dispatcher.telemetry.metrics import Metrics
 JOB = Job(JobId("job"))
 BREAKS = {
     BreakKind.LOCAL: Verdict.LOCAL_FAULT,
+    BreakKind.OFFLINE: Verdict.LOCAL_FAULT,
+    BreakKind.AWAY: Verdict.LOCAL_FAULT,
     BreakKind.STALE: Verdict.STALE_CONNECTION,
     BreakKind.TIMED_OUT: Verdict.DOUBTFUL,
+    BreakKind.SILENT: Verdict.DOUBTFUL,
 }
 
 
@@ -75,7 +79,8 @@ def judge(ending, request, models, *, healthy=None):
     if isinstance(ending, Break):
         verdict = BREAKS.get(ending.kind, Verdict.SERVER_FAULT)
         hard, broken = ending.kind is BreakKind.REFUSED, ending.kind is BreakKind.RESET
-        return Judgement(verdict, ErrorCode.SERVER_ERROR, ending.kind.value, hard=hard, broken=broken)
+        code = ErrorCode.TIMEOUT if ending.kind is BreakKind.SILENT else ErrorCode.SERVER_ERROR
+        return Judgement(verdict, code, ending.kind.value, hard=hard, broken=broken)
     if ending.status == 200:
         return Judgement(Verdict.SUCCESS, body=ending.body, status=200)
     unavailable = Verdict.OVERLOAD if healthy else Verdict.SERVER_FAULT
@@ -111,6 +116,9 @@ class FakeServer:
         self.models = None
         self.deaf = False
         """Hung: requests and canaries get no answer, and health is fine."""
+        self.silent_to = frozenset()
+        """Rows that it never answers."""
+        self.counts_tokens = False
         self.deadly = frozenset()
         """Rows that kill it; it is back after two seconds."""
         self.sent = []
@@ -137,7 +145,8 @@ class FakeServer:
             asyncio.get_running_loop().call_later(2.2, self.revive)
         self.open += 1
         try:
-            async with asyncio.timeout(None if self.deaf else self.takes_s):
+            silent = self.deaf or request.index in self.silent_to
+            async with asyncio.timeout(None if silent else self.takes_s):
                 await self._died.wait()
             return Break(BreakKind.RESET)
         except TimeoutError:
@@ -171,15 +180,16 @@ class Network:
 
     inspect = probe
 
-    async def canary(self, server, _model):
+    async def canary(self, server, _model, _known=None):
         fake = self.servers[server.id]
         if fake.deaf:
             await asyncio.sleep(10)
             return CanaryReport(CanaryFault.SLOW, "no answer in time")
         return fake.canary if fake.alive else CanaryReport(CanaryFault.FAILED, "refused")
 
-    async def scrape(self, _server):
-        return None
+    async def scrape(self, server, _timeout_s=None):
+        fake = self.servers[server.id]
+        return Telemetry(generation_tokens_total=float(len(fake.sent))) if fake.counts_tokens else None
 
     def sends(self):
         return sorted(send for server in self.servers.values() for send in server.sent)

@@ -146,6 +146,15 @@ def test_no_more_is_open_than_the_ceiling(make_desk):
     assert bench.send() == []
 
 
+@pytest.mark.parametrize("kind", [BreakKind.AWAY, BreakKind.OFFLINE])
+def test_a_fault_of_ours_that_fewer_requests_would_not_have_met_lowers_no_ceiling(make_desk, kind):
+    bench = make_desk(ceiling=3)
+    bench.admit("a")
+    bench.admit_shard(count=10)
+    bench.end(bench.send()[0], Break(kind))
+    assert bench.ceiling.value == 3
+
+
 # Room
 
 
@@ -336,3 +345,15 @@ def test_asking_for_room_does_not_ask_every_server(make_desk, monkeypatch):
     bench.admit("a")
     monkeypatch.setattr(bench.pool, "permits_total", lambda _now: pytest.fail("asked for each row"))
     assert bench.desk.room() == WINDOW_MIN
+
+
+def test_an_attempt_that_was_closed_before_it_was_sent_costs_nothing(make_desk):
+    bench = make_desk(free_resends_max=2)
+    bench.admit("a")
+    bench.admit_shard(count=1)
+    for _ in range(20):
+        (attempt,) = bench.send()
+        attempt.given_up = Break(BreakKind.GIVEN_UP, "its server was evicted")
+        assert bench.end(attempt, Break(BreakKind.GIVEN_UP)).outcome is None
+    (attempt,) = bench.send()
+    assert bench.end(attempt).outcome.provenance.attempts == 1

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.dispatch.hedging import OVERDUE
 from dispatcher.dispatch.hints import tokens_max
-from dispatcher.model import Answer, Break, BreakKind, Request
+from dispatcher.model import Answer, Break, BreakKind, ErrorCode, Request
 
 OK = Answer(200, b"{}")
 ERROR = Answer(500, b"")
@@ -43,8 +43,10 @@ def end_of_job(make_desk):
     return make
 
 
-def hedged(bench, after_s=0.0):
+def hedged(bench, after_s=0.0, *, getting_on=True):
     bench.time += after_s
+    if getting_on:
+        bench.pool.servers["a"].progress_at = bench.time
     return list(bench.desk.hedge())
 
 
@@ -71,9 +73,13 @@ def test_overdue_requests_are_copied_to_a_server_one_at_a_time(end_of_job):
     assert [copy.item for copy in hedged(bench)] == [opened[1].item]
 
 
-def test_requests_of_a_server_that_shows_no_progress_are_not_taken_for_slow(end_of_job):
-    bench, _ = end_of_job(usual_s=(40.0, 10.0))
-    assert hedged(bench, 11.0) == []
+@pytest.mark.parametrize("usual_s", [(40.0, 10.0), (1.0, 1.0)])
+def test_what_waits_at_a_server_that_has_stopped_getting_on_is_not_copied(end_of_job, usual_s):
+    bench, _ = end_of_job(usual_s=usual_s)
+    bench.time += 3.0
+    bench.pool.servers["a"].progress_at = bench.time
+    assert hedged(bench, 4.0, getting_on=False) == []
+    assert len(hedged(bench)) >= 1
 
 
 def test_a_young_request_is_copied_to_a_server_that_answers_much_faster(end_of_job):
@@ -231,17 +237,25 @@ def test_a_lost_lease_takes_both_attempts_with_it(end_of_job):
 # At the node
 
 
-async def test_the_end_of_a_job_does_not_wait_for_a_server_that_hangs(bench):
-    async with bench(rows=40) as b:
+async def test_a_request_that_is_never_answered_is_copied_while_its_server_works_on(bench):
+    async with bench(rows=60, pool={"limit": 8}, job={"request_timeout_s": 60.0}) as b:
+        b.server("a").silent_to = {0}
+        b.server("b").silent_to = {1}
+        b.server("a").counts_tokens = b.server("b").counts_tokens = True
+        await b.run()
+        b.assert_answered_once()
+        assert asyncio.get_running_loop().time() < 30, "the timeout is twice that"
+
+
+async def test_a_server_that_hangs_at_the_end_is_left_to_the_pool(bench):
+    async with bench(rows=80, pool={"stall_s": 20}) as b:
         running = asyncio.create_task(b.run())
         await asyncio.sleep(1.5)
-        held = b.server("a").open
-        assert held
         b.server("a").deaf = True
         await running
         b.assert_answered_once()
-        assert asyncio.get_running_loop().time() < 30, "a stall would be found after 120 s"
-        assert len(b.network.sends()) <= 40 + held
+        assert b.pool.servers["a"].record.evictions == 1
+        assert len(b.network.sends()) <= 80 + 16
 
 
 async def test_a_copy_that_hangs_is_closed_once_the_request_is_answered(bench):
@@ -250,6 +264,17 @@ async def test_a_copy_that_hangs_is_closed_once_the_request_is_answered(bench):
         b.server("b").takes_s = 20.0
         await b.run()
         b.assert_answered_once()
+
+
+async def test_the_last_request_that_a_working_server_never_answers_is_charged_and_ends(bench):
+    async with bench(rows=4, servers=("a",), pool={"stall_s": 20}) as b:
+        b.server("a").silent_to = {2}
+        b.server("a").counts_tokens = True
+        await b.run()
+        outcome = b.outcomes()[2]
+        assert outcome.code is ErrorCode.TIMEOUT
+        assert outcome.provenance.attempts == 3
+        assert b.pool.servers["a"].record.evictions == 0
 
 
 # Hints

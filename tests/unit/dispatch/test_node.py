@@ -1,5 +1,6 @@
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -212,7 +213,8 @@ async def test_an_attempt_that_is_closed_before_its_task_first_ran_gives_its_per
             pump()
             server = b.pool.servers["a"]
             if server.in_flight and server.record.evictions == 0:
-                b.monitor.carry_out(b.pool._move(server, Event.DIED, "gone"))
+                lost, look = b.pool._move(server, Event.DIED, "gone")
+                b.monitor.carry_out((replace(lost, after_s=0.0), look))
 
         b.node._pump = pump_and_give_up
         await b.run()

@@ -5,7 +5,7 @@ import pytest
 from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, SUSPECTS_ONLY_S, Convicted, Suspected
 from dispatcher.model import Answer, Break, BreakKind, CanaryReport, ErrorCode, Grudge, Health, ProbeReport
 from dispatcher.pool.effects import GiveUp, Loss
-from dispatcher.pool.states import State
+from dispatcher.pool.states import Event, State
 
 RESET = Break(BreakKind.RESET)
 GIVEN_UP = Break(BreakKind.GIVEN_UP, "its server died")
@@ -32,7 +32,7 @@ class Ward:
             if isinstance(each, Convicted):
                 self.desk.appended(each.lease, each.outcome)
         for attempt in list(self.desk.open.get(effect.server.spec.id, ())):
-            attempt.given_up = effect.reason
+            attempt.given_up = Break(BreakKind.GIVEN_UP, effect.reason)
             self.bench.end(attempt, GIVEN_UP)
 
     def kill(self, server, *attempts, ending=RESET):
@@ -158,6 +158,22 @@ def test_where_only_suspects_are_left_they_go_out_in_groups_of_the_root_of_their
     assert len(ward.bench.send()) == 3, "four at a time"
 
 
+def test_a_server_that_is_doubted_for_a_moment_does_not_begin_the_wait_anew(ward):
+    (a,) = ward.bench.admit("a", limit=8)
+    ward.bench.admit_shard(count=17, grudges=dict.fromkeys(range(17), GRUDGE))
+    assert len(ward.bench.send()) == 1
+    ward.wait(0.25)
+    ward.wait(SUSPECTS_ONLY_S - 1.0)
+    ward.pool._move(a, Event.DOUBTED, "a connection broke")
+    ward.wait(0.25)
+    ward.pool.examined(a, ProbeReport(Health.UP), CanaryReport())
+    ward.wait(0.0)
+    ward.wait(0.5)
+    assert ward.bench.send() == []
+    ward.wait(1.0)
+    assert len(ward.bench.send()) == 3
+
+
 def test_a_fleet_that_is_away_is_not_idle(ward):
     ward.bench.admit_shard(count=16, grudges=dict.fromkeys(range(16), GRUDGE))
     ward.wait(10 * SUSPECTS_ONLY_S)
@@ -233,7 +249,7 @@ def test_an_end_that_comes_after_the_death_was_judged_is_not_held_against_anyone
     ward.bench.end(first, RESET)
     effects = ward.pool.probed(a, ProbeReport(Health.REFUSED))
     ward.desk.server_lost(effects[0].server, effects[0].loss)
-    second.given_up = "it died"
+    second.given_up = GIVEN_UP
     ward.bench.end(second, RESET)
     assert second.item.accused_at == ()
     ward.pool.probed(a, ProbeReport(Health.UP))
@@ -399,3 +415,42 @@ def test_what_broke_of_a_request_that_was_sent_before_an_acquittal_counts(ward):
     assert a.state is State.SUSPECT
     ward.kill(a)
     assert list(ward.suspected()) == [second.item.request.index]
+
+
+def copied(ward, original, server):
+    """A copy of a request that runs already, as at the end of a job."""
+    copy = ward.desk._begin(original.item, server, ward.bench.time)
+    copy.is_copy = original.item.hedged = True
+    copy.twin, original.twin = original, copy
+    return copy
+
+
+@pytest.mark.parametrize("how", ["it was open when its server died", "it broke first", "it was answered 500"])
+def test_where_a_copy_of_a_suspect_runs_no_other_suspect_is_sent(ward, how):
+    a, b = ward.bench.admit("a", "b", limit=4)
+    ward.bench.admit_shard(count=4)
+    original, other = [attempt for attempt in ward.bench.send() if attempt.server is a]
+    copy = copied(ward, original, b)
+    ward.wait(0.5)
+    if how == "it was open when its server died":
+        ward.kill(a, other)
+    else:
+        ward.kill(a, original, other, ending=RESET if how == "it broke first" else ERROR)
+    assert original.item.suspect
+    ward.wait(2 * SUSPECT_PAUSE_S)
+    assert ward.bench.send() == [], "the other suspect waits for it"
+    ward.bench.end(copy)
+    assert ward.bench.sent() == [("b", other.item.request.index)]
+
+
+def test_a_server_that_dies_of_a_copy_convicts_it_although_it_was_above_suspicion_when_it_was_sent(ward):
+    a, b = ward.bench.admit("a", "b", limit=4)
+    ward.bench.admit_shard(count=4)
+    original, other = [attempt for attempt in ward.bench.send() if attempt.server is a]
+    copy = copied(ward, original, b)
+    ward.wait(0.5)
+    ward.kill(a, original, other)
+    ward.wait(2 * SUSPECT_PAUSE_S)
+    ward.bench.send()
+    ward.kill(b, copy)
+    assert ward.convicted() == [original.item.request.index]

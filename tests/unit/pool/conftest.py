@@ -17,6 +17,7 @@ from dispatcher.model import (
 from dispatcher.pool.effects import AttemptEnd
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.states import State
+from dispatcher.telemetry.absences import Absences
 from dispatcher.telemetry.metrics import Metrics
 
 UP = ProbeReport(Health.UP)
@@ -37,7 +38,8 @@ class Fleet:
         self.time = 100.0
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
-        self.pool = Pool(PoolSettings(**settings), self.metrics, lambda: self.time, Random(7))
+        self.absences = Absences(lambda: self.time)
+        self.pool = Pool(PoolSettings(**settings), self.metrics, lambda: self.time, Random(7), self.absences)
 
     def join(self, *names, **fields):
         """These servers are all members; returns the new ones."""

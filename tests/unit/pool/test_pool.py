@@ -13,6 +13,7 @@ from dispatcher.model import (
     Verdict,
 )
 from dispatcher.pool.effects import GiveUp, Look, Loss, Spared
+from dispatcher.pool.pool import LAST_WORDS_S
 from dispatcher.pool.schedule import WELL_AFTER_S
 from dispatcher.pool.server import DOUBTS_MAX
 from dispatcher.pool.states import State
@@ -59,7 +60,7 @@ def test_a_missing_member_drains_until_its_last_request_has_ended(fleet):
     assert server.state is State.DRAINING
     assert server.permits_free(fleet.time + 60) == 0
     for left in (1, 0):
-        server.gave_back()
+        server.gave_back(float("inf"))
         fleet.end(server, Verdict.SUCCESS)
         assert server.state is (State.DRAINING if left else State.GONE)
 
@@ -68,7 +69,7 @@ def test_a_request_that_we_close_ourselves_ends_the_draining_too_and_is_no_evide
     server = fleet.admit()
     fleet.load(server)
     fleet.join()
-    server.gave_back()
+    server.gave_back(float("inf"))
     fleet.pool.attempt_given_up(server)
     assert server.state is State.GONE
     assert server.record.failed == 0
@@ -240,7 +241,7 @@ def test_hard_evidence_evicts_at_once_and_gives_up_what_is_open(fleet):
     server = fleet.admit()
     fleet.load(server, 3)
     effects = fleet.end(server, Verdict.SERVER_FAULT, hard=True)
-    assert effects == (GiveUp(server, "server_fault", Loss.DEAD), Look(server))
+    assert effects == (GiveUp(server, "server_fault", Loss.DEAD, after_s=LAST_WORDS_S), Look(server))
     assert server.state is State.EVICTED
     assert (server.record.evictions, server.record.last_fault) == (1, "server_fault")
 
@@ -448,7 +449,7 @@ def test_a_busy_suspect_that_completes_requests_is_not_evicted_for_a_slow_canary
     fleet.load(server, 2)
     fleet.suspect(server)
     fleet.time += 5
-    server.gave_back()
+    server.gave_back(float("inf"))
     fleet.end(server, Verdict.SUCCESS)
     fleet.pool.examined(server, UP, SLOW_CANARY)
     assert server.state is State.ACTIVE
@@ -468,6 +469,19 @@ def test_a_suspect_with_a_slow_canary_and_no_progress_is_evicted(fleet):
     fleet.load(server, 2)
     fleet.suspect(server)
     fleet.time += 5
+    fleet.pool.examined(server, UP, SLOW_CANARY, progress=False)
+    assert server.state is State.EVICTED
+
+
+def test_a_suspect_with_a_slow_canary_whose_figures_are_unknown_has_its_time_to_stall(fleet):
+    server = fleet.admit()
+    fleet.load(server, 2)
+    fleet.suspect(server)
+    for _ in range(int(fleet.pool.settings.stall_s) // 10):
+        assert fleet.pool.examined(server, UP, SLOW_CANARY) == ()
+        assert server.state is State.SUSPECT
+        assert server.next_check_at >= fleet.time + fleet.pool.settings.readmit_backoff_min_s
+        fleet.time += 10
     fleet.pool.examined(server, UP, SLOW_CANARY)
     assert server.state is State.EVICTED
 
@@ -540,14 +554,16 @@ def test_the_first_figures_and_absent_ones_are_no_progress(fleet):
     assert server.progress_at == at
 
 
-def test_requests_that_a_working_server_has_lost_are_given_up(fleet):
+@pytest.mark.parametrize(("lost", "silent"), [(1, True), (2, False)])
+def test_requests_that_a_working_server_has_lost_are_given_up(fleet, lost, silent):
     server = fleet.admit()
     fleet.pool.scraped(server, Telemetry(generation_tokens_total=9.0))
-    fleet.load(server, 2)
+    fleet.load(server, lost)
     fleet.time += 120
     fleet.pool.look_for_stall(server)
     effects = fleet.verify(server)
     assert gives_up(effects)
+    assert [effect.silent for effect in effects if isinstance(effect, GiveUp)] == [silent]
     assert server.state is State.ACTIVE
 
 
@@ -558,6 +574,66 @@ def test_long_requests_of_a_server_that_counts_no_tokens_are_left_alone_after_a_
     fleet.pool.look_for_stall(server)
     assert not gives_up(fleet.verify(server))
     assert server.state is State.ACTIVE
+
+
+def spare(fleet, server):
+    """It stalls, becomes a suspect, and passes its canary."""
+    fleet.time += 120 * server.patience
+    fleet.pool.look_for_stall(server)
+    assert server.state is State.SUSPECT
+    fleet.verify(server)
+    assert server.state is State.ACTIVE
+
+
+def test_a_server_that_is_silent_to_requests_and_good_to_its_canary_gets_one_more_until_it_answers(fleet):
+    server = fleet.admit()
+    fleet.load(server, 3)
+    spare(fleet, server)
+    fleet.time += 60
+    assert server.permits_free(fleet.time) == 1
+    fleet.load(server)
+    assert server.permits_free(fleet.time) == 0
+    fleet.end(server, Verdict.SUCCESS)
+    assert server.permits_free(fleet.time) > 100
+
+
+def test_it_gets_another_once_a_silent_request_has_ended(fleet):
+    server = fleet.admit()
+    fleet.load(server, 2)
+    sent_at = fleet.time
+    spare(fleet, server)
+    fleet.time += 60
+    server.gave_back(sent_at)
+    assert (server.silent, server.permits_free(fleet.time)) == (1, 1)
+    server.gave_back(sent_at)
+    assert server.silent == 0
+    assert server.permits_free(fleet.time) > 100
+
+
+def test_each_canary_that_is_passed_in_spite_of_a_stall_doubles_the_patience(fleet):
+    server = fleet.admit()
+    fleet.load(server)
+    for patience in (1, 2, 4):
+        assert server.patience == patience
+        fleet.time += 120 * patience - 1
+        assert fleet.pool.look_for_stall(server) == ()
+        fleet.time -= 120 * patience - 1
+        spare(fleet, server)
+        assert server.setbacks == 0
+    fleet.end(server, Verdict.SUCCESS)
+    assert server.patience == 1
+
+
+def test_an_eviction_ends_the_patience(fleet):
+    server = fleet.admit()
+    fleet.load(server)
+    spare(fleet, server)
+    fleet.evict(server)
+    server.gave_back(0.0)
+    fleet.pool.probed(server, UP)
+    fleet.verify(server)
+    assert server.state is State.ACTIVE
+    assert (server.patience, server.silent) == (1, 0)
 
 
 @pytest.mark.parametrize("verdict", [Verdict.MISMATCH, None])
@@ -663,6 +739,8 @@ def test_a_server_that_works_for_its_canary_only_is_tried_less_and_less(fleet):
     for _ in range(12):
         for _ in range(DOUBTS_MAX):
             fleet.end(server, Verdict.DOUBTFUL)
+        assert server.next_check_at == fleet.time, "whether it lives is asked at once"
+        fleet.pool.probed(server, UP)
         waits.append(server.next_check_at - fleet.time)
         fleet.time = server.next_check_at
         fleet.verify(server)
@@ -704,9 +782,9 @@ def test_the_free_share_is_of_what_the_server_may_hold_now(fleet):
 def test_a_permit_cannot_come_back_twice(fleet):
     server = fleet.admit()
     fleet.load(server)
-    server.gave_back()
+    server.gave_back(float("inf"))
     with pytest.raises(AssertionError, match="gave back a permit"):
-        server.gave_back()
+        server.gave_back(float("inf"))
 
 
 def test_metrics_show_state_permits_evictions_and_readmissions(fleet):
@@ -850,3 +928,24 @@ def test_what_a_server_can_hold_is_known_before_its_first_request(fleet):
     server = fleet.admit(telemetry=Telemetry(waiting=0.0, kv_max_concurrency=12.0))
     fleet.time += 60
     assert server.limit.permits(fleet.time) == 12
+
+
+# What the operator is told
+
+
+@pytest.mark.parametrize(
+    ("models", "lacking", "told"),
+    [
+        (None, (), "serves any model"),
+        (None, ("m",), "serves any model, but answered that it has no m"),
+        ({"b": "b", "a": "b"}, (), "serves a, b"),
+        ({"b": "b", "a": "b"}, ("a",), "serves b, but answered that it has no a"),
+        ({"a": "a"}, ("a",), "serves no model, but answered that it has no a"),
+        ({"a": "a"}, ("other",), "serves a"),
+        ({f"m{number}": "m" for number in range(9)}, (), "serves m0, m1, m2, m3, m4, 4 more"),
+    ],
+)
+def test_the_models_that_a_server_serves_are_told_and_those_it_refused(fleet, models, lacking, told):
+    server = fleet.admit(models=models)
+    server.lacking = dict.fromkeys(lacking, fleet.time)
+    assert server.serving == told

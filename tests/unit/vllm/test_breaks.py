@@ -21,8 +21,19 @@ def connecting(number, kind=aiohttp.ClientConnectorError):
     return kind(KEY, OSError(number, "words"))
 
 
-def kind_of(error, *, reused=False, age_s=0.0):
-    return break_of(error, reused=reused, age_s=age_s).kind
+def writing_the_body():
+    """As aiohttp raises where the connection had been closed before the body was written."""
+    error = aiohttp.ClientOSError(None, "Can not write request body")
+    error.__cause__ = aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+    return error
+
+
+def looking_up(number):
+    return aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(number, "words"))
+
+
+def kind_of(error, *, reused=False, age_s=0.0, away=False):
+    return break_of(error, reused=reused, age_s=age_s, away=away).kind
 
 
 @pytest.mark.parametrize("number", sorted(LOCAL_ERRNOS))
@@ -40,12 +51,18 @@ def test_what_this_machine_lacks_is_local_wherever_it_shows(number):
     ("error", "kind"),
     [
         (connecting(errno.ECONNREFUSED), BreakKind.REFUSED),
-        (connecting(errno.ENETUNREACH), BreakKind.REFUSED),
-        (connecting(errno.EHOSTUNREACH), BreakKind.REFUSED),
+        (connecting(errno.ENETUNREACH), BreakKind.OFFLINE),
+        (connecting(errno.ENETDOWN), BreakKind.OFFLINE),
+        (connecting(errno.EHOSTUNREACH), BreakKind.CONNECT_TIMED_OUT),
         (connecting(errno.ECONNRESET), BreakKind.REFUSED),
         (connecting(errno.ETIMEDOUT), BreakKind.CONNECT_TIMED_OUT),
         (aiohttp.ConnectionTimeoutError("words"), BreakKind.CONNECT_TIMED_OUT),
-        (connecting(-2, aiohttp.ClientConnectorDNSError), BreakKind.UNRESOLVED),
+        (looking_up(socket.EAI_NONAME), BreakKind.UNRESOLVED),
+        (looking_up(socket.EAI_NODATA), BreakKind.UNRESOLVED),
+        (looking_up(None), BreakKind.UNRESOLVED),
+        (looking_up(socket.EAI_AGAIN), BreakKind.OFFLINE),
+        (looking_up(socket.EAI_FAIL), BreakKind.OFFLINE),
+        (looking_up(socket.EAI_MEMORY), BreakKind.LOCAL),
         (aiohttp.ClientConnectorSSLError(KEY, ssl.SSLError(1, "words")), BreakKind.TLS),
         (
             aiohttp.ClientConnectorCertificateError(KEY, ssl.SSLCertVerificationError(1, "words")),
@@ -53,6 +70,8 @@ def test_what_this_machine_lacks_is_local_wherever_it_shows(number):
         ),
         (aiohttp.ClientOSError(errno.ECONNRESET, "words"), BreakKind.RESET),
         (aiohttp.ClientOSError(errno.ETIMEDOUT, "words"), BreakKind.RESET),
+        (aiohttp.ClientOSError(errno.EHOSTUNREACH, "words"), BreakKind.RESET),
+        (aiohttp.ClientOSError(errno.ENETUNREACH, "words"), BreakKind.OFFLINE),
         (aiohttp.ClientOSError(errno.EPIPE, "words"), BreakKind.RESET),
         (aiohttp.ServerDisconnectedError(), BreakKind.RESET),
         (aiohttp.ClientConnectionResetError("words"), BreakKind.RESET),
@@ -76,6 +95,7 @@ def test_every_exception_of_a_send_has_its_kind(error, kind):
     [
         aiohttp.ServerDisconnectedError(),
         aiohttp.ClientConnectionResetError("Cannot write to closing transport"),
+        writing_the_body(),
         aiohttp.ClientOSError(errno.EPIPE, "words"),
     ],
 )
@@ -88,6 +108,28 @@ def test_a_proper_close_of_a_reused_connection_is_stale_within_the_window(error)
 @pytest.mark.parametrize("error", [aiohttp.ClientOSError(errno.ECONNRESET, "words"), TimeoutError()])
 def test_what_is_no_proper_close_is_never_stale(error):
     assert kind_of(error, reused=True) is not BreakKind.STALE
+
+
+TIMEOUTS = [
+    TimeoutError(),
+    aiohttp.ConnectionTimeoutError("words"),
+    aiohttp.SocketTimeoutError("words"),
+    connecting(errno.ETIMEDOUT),
+]
+OTHERS = [
+    connecting(errno.ECONNREFUSED),
+    aiohttp.ClientOSError(errno.ECONNRESET, "words"),
+    aiohttp.ClientPayloadError("words"),
+    MemoryError(),
+]
+
+
+def test_what_ran_out_while_we_stood_still_is_nobody_s_and_what_a_server_did_is_its_own():
+    assert {kind_of(error, away=True) for error in TIMEOUTS} == {BreakKind.AWAY}
+    assert [kind_of(error, away=True) for error in OTHERS] == [kind_of(error) for error in OTHERS]
+    assert probe_break_of(httpx2.ConnectTimeout("words"), away=True).kind is BreakKind.AWAY
+    assert probe_break_of(TimeoutError(), away=True).kind is BreakKind.AWAY
+    assert probe_break_of(caused(httpx2.ConnectError("x"), REFUSED), away=True).kind is BreakKind.REFUSED
 
 
 def test_a_detail_is_short_and_tells_no_head_of_an_answer():
@@ -104,6 +146,7 @@ def caused(error, *causes):
 
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "words")
 NO_ROUTE = OSError(errno.EHOSTUNREACH, "words")
+NO_NETWORK = OSError(errno.ENETUNREACH, "words")
 
 
 @pytest.mark.parametrize(
@@ -112,9 +155,19 @@ NO_ROUTE = OSError(errno.EHOSTUNREACH, "words")
         (caused(httpx2.ConnectError("failed"), REFUSED), BreakKind.REFUSED),
         (caused(httpx2.ConnectError("failed"), REFUSED, REFUSED), BreakKind.REFUSED),
         (caused(httpx2.ConnectError("failed"), NO_ROUTE), BreakKind.RESET),
-        (caused(httpx2.ConnectError("failed"), socket.gaierror(-2, "words")), BreakKind.UNRESOLVED),
+        (caused(httpx2.ConnectError("failed"), NO_NETWORK), BreakKind.OFFLINE),
+        (caused(httpx2.ConnectError("failed"), NO_NETWORK, REFUSED), BreakKind.REFUSED),
+        (
+            caused(httpx2.ConnectError("failed"), socket.gaierror(socket.EAI_NONAME, "words")),
+            BreakKind.UNRESOLVED,
+        ),
+        (
+            caused(httpx2.ConnectError("failed"), socket.gaierror(socket.EAI_AGAIN, "words")),
+            BreakKind.OFFLINE,
+        ),
         (caused(httpx2.ConnectError("failed"), ssl.SSLError(1, "words")), BreakKind.TLS),
         (caused(httpx2.ConnectError("failed"), OSError(errno.EMFILE, "words")), BreakKind.LOCAL),
+        (MemoryError(), BreakKind.LOCAL),
         (httpx2.ConnectTimeout("words"), BreakKind.CONNECT_TIMED_OUT),
         (httpx2.ReadTimeout("words"), BreakKind.TIMED_OUT),
         (TimeoutError(), BreakKind.TIMED_OUT),

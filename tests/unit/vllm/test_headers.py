@@ -46,5 +46,24 @@ def test_a_server_s_own_headers_win():
     assert server_headers(server)["Authorization"] == "Basic x"
 
 
+@pytest.mark.parametrize("name", ["authorization", "user-agent", "ACCEPT", "accept-encoding", "host"])
+def test_a_server_s_own_headers_win_in_any_case(name):
+    server = ServerSpec(
+        ServerId("s"), "http://10.0.0.7:80", api_key="k", headers=((name, "own"),), host_name="vllm.test"
+    )
+    sent = [text for header, text in server_headers(server).items() if header.lower() == name.lower()]
+    assert sent == ["own"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "host"),
+    [("http://10.0.0.7:8000/team", "vllm.test:8000"), ("https://[2001:db8::1]", "vllm.test")],
+)
+def test_a_server_found_by_a_name_is_asked_for_that_name(base_url, host):
+    server = ServerSpec(ServerId("s"), base_url, host_name="vllm.test")
+    assert server_headers(server)["Host"] == host
+    assert "Host" not in server_headers(ServerSpec(ServerId("s"), base_url))
+
+
 def test_without_a_key_there_is_no_authorization():
     assert "Authorization" not in server_headers(ServerSpec(ServerId("s"), "http://s"))

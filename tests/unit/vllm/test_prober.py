@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from dispatcher.config import KnownAnswer
 from dispatcher.model import CanaryFault, CanaryReport, Health, ServerId, ServerSpec
 from dispatcher.vllm import prober as prober_module
 from dispatcher.vllm.prober import HttpProber
@@ -148,7 +149,56 @@ async def test_this_machine_s_own_lack_says_nothing_about_the_server(prober, mon
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(socket, "socket", no_descriptors)
-    assert (await prober.probe(ServerSpec(ServerId("s"), "http://127.0.0.1:9"))).health is Health.SLOW
+    server = ServerSpec(ServerId("s"), "http://127.0.0.1:9")
+    assert (await prober.probe(server)).health is Health.UNASKED
+    assert (await prober.canary(server, "m")).fault is CanaryFault.UNASKED
+
+
+class JustBack:
+    """Absences of a process that has only just woken up."""
+
+    def just_over(self):
+        return True
+
+
+async def test_what_runs_out_as_we_wake_up_was_not_asked(wire):
+    server = await site(wire, {"/health": 5.0, "/v1/completions": 5.0})
+    async with HttpProber(probe_timeout_s=0.05, absences=JustBack()) as prober:
+        assert (await prober.probe(server)).health is Health.UNASKED
+        assert (await prober.canary(server, "m")).fault is CanaryFault.UNASKED
+
+
+@pytest.mark.parametrize(
+    ("number", "health", "fault"),
+    [
+        (socket.EAI_AGAIN, Health.UNASKED, CanaryFault.UNASKED),
+        (socket.EAI_NONAME, Health.UNREACHABLE, CanaryFault.FAILED),
+    ],
+)
+async def test_a_resolver_that_is_down_is_ours_and_a_name_that_is_not_known_the_server_s(
+    prober, monkeypatch, number, health, fault
+):
+    async def lookup(*_args, **_fields):
+        raise socket.gaierror(number, "words")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    server = ServerSpec(ServerId("s"), "http://gpu.test:9")
+    assert (await prober.probe(server)).health is health
+    assert (await prober.canary(server, "m")).fault is fault
+
+
+async def test_every_exchange_has_a_connection_of_its_own(wire, prober):
+    connections = []
+
+    async def handler(reader, writer):
+        connections.append(writer)
+        while (await wire.read_request(reader))[0]:
+            writer.write(wire.response(b"{}"))
+
+    server = await wire.serve(handler)
+    for _ in range(3):
+        assert (await prober.probe(server)).health is Health.UP
+    assert len(connections) == 3
 
 
 async def test_proxies_in_the_environment_see_nothing(wire, monkeypatch):
@@ -264,8 +314,12 @@ async def test_a_proxy_with_nothing_behind_it_is_no_server(wire, prober, page):
         (b"500 Internal Server Error", b"", CanaryFault.FAILED),
         (b"502 Bad Gateway", b"", CanaryFault.FAILED),
         (b"504 Gateway Timeout", b"", CanaryFault.SLOW),
-        (b"429 Too Many Requests", b"", None),
-        (b"503 Service Unavailable", b'{"error":{"message":"busy","type":"Service Unavailable"}}', None),
+        (b"429 Too Many Requests", b"", CanaryFault.BUSY),
+        (
+            b"503 Service Unavailable",
+            b'{"error":{"message":"busy","type":"Service Unavailable"}}',
+            CanaryFault.BUSY,
+        ),
         (b"503 Service Unavailable", b"no healthy upstream", CanaryFault.FAILED),
         (b"501 Not Implemented", b'{"error":{"message":"no","type":"NotImplementedError"}}', None),
     ],
@@ -279,6 +333,61 @@ async def test_what_a_canary_s_answer_tells(wire, prober, status, body, fault):
 async def test_a_frozen_engine_lets_the_canary_wait(wire, prober):
     server = await site(wire, {"/health": wire.response(b""), "/v1/completions": 5.0})
     assert (await prober.canary(server, "m")).fault is CanaryFault.SLOW
+
+
+KNOWN = KnownAnswer.model_validate({"messages": [{"role": "user", "content": "2+2?"}], "expect": "four"})
+NO_CHAT = b'{"error":{"message":"no chat template","type":"BadRequestError","code":400}}'
+
+
+def chat(text):
+    choice = {"index": 0, "message": {"content": text}, "finish_reason": "stop"}
+    return json.dumps({"choices": [choice], "model": "m"}).encode()
+
+
+async def test_a_known_answer_takes_one_question_and_no_other_canary(wire, prober):
+    seen = []
+    server = await site(wire, {"/v1/chat/completions": wire.response(chat("four"))}, seen)
+    assert await prober.canary(server, "m", KNOWN) == CanaryReport()
+    assert [head.split(b" ")[1] for head, _ in seen] == [b"/v1/chat/completions"]
+
+
+async def test_a_false_answer_is_told_and_nothing_else_is_asked(wire, prober):
+    seen = []
+    server = await site(wire, {"/v1/chat/completions": wire.response(chat("five"))}, seen)
+    report = await prober.canary(server, "m", KNOWN)
+    assert report == CanaryReport(CanaryFault.WRONG, "answered 'five', where 'four' was to be heard")
+    assert len(seen) == 1
+
+
+async def test_a_model_that_only_embeds_has_no_answer_to_give_and_passes_by_its_one_token(wire, prober):
+    embedding = b'{"object":"list","data":[{"index":0,"embedding":[0.1]}],"model":"m"}'
+    server = await site(wire, {"/v1/embeddings": wire.response(embedding)})
+    assert await prober.canary(server, "m", KNOWN) == CanaryReport()
+
+
+async def test_a_server_without_any_known_route_has_no_answer_to_give_either(wire, prober):
+    assert await prober.canary(await site(wire, {}), "m", KNOWN) == CanaryReport()
+
+
+async def test_a_model_that_writes_but_refuses_the_question_is_not_trusted(wire, prober):
+    pages = {
+        "/v1/chat/completions": wire.response(NO_CHAT, b"400 Bad Request"),
+        "/v1/completions": wire.response(completion()),
+    }
+    report = await prober.canary(await site(wire, pages), "m", KNOWN)
+    assert report == CanaryReport(CanaryFault.MISMATCHED, "refuses the known question: no chat template")
+
+
+@pytest.mark.parametrize(
+    ("status", "fault"),
+    [(b"429 Too Many Requests", CanaryFault.BUSY), (b"500 Internal Server Error", CanaryFault.FAILED)],
+)
+async def test_a_refused_question_does_not_hide_what_the_one_token_finds(wire, prober, status, fault):
+    pages = {
+        "/v1/chat/completions": wire.response(NO_CHAT, b"400 Bad Request"),
+        "/v1/completions": wire.response(b"", status),
+    }
+    assert (await prober.canary(await site(wire, pages), "m", KNOWN)).fault is fault
 
 
 async def test_a_scrape_reads_the_figures(wire, prober):

@@ -246,15 +246,22 @@ async def test_a_header_that_cannot_be_sent_raises_nothing(wire, transport):
     assert await kind_of(transport, server) is BreakKind.UNRESOLVED
 
 
-async def test_a_server_that_does_not_accept_times_out_connecting(wire, transport):
+@contextlib.contextmanager
+def full_backlog():
+    """A listener whose backlog is full: the kernel ignores further handshakes."""
     with socket.socket() as full, contextlib.ExitStack() as stack:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        for _ in range(3):  # fill the backlog: the kernel then ignores further handshakes
+        for _ in range(3):
             filler = stack.enter_context(socket.socket())
             filler.settimeout(0)
             filler.connect_ex(full.getsockname())
-        server = wire.spec(f"http://127.0.0.1:{full.getsockname()[1]}")
+        url = f"http://127.0.0.1:{full.getsockname()[1]}"
+        yield ServerSpec(ServerId(url), url)
+
+
+async def test_a_server_that_does_not_accept_times_out_connecting(transport):
+    with full_backlog() as server:
         assert await kind_of(transport, server) is BreakKind.CONNECT_TIMED_OUT
 
 
@@ -320,6 +327,34 @@ async def test_a_reused_connection_closed_long_after_the_request_is_a_reset(wire
     assert await kind_of(transport, server) is BreakKind.RESET
 
 
+class Away:
+    """Absences of a process that woke up just now, after so many seconds."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def seconds_since(self, _then):
+        return self.seconds
+
+    def just_over(self):
+        return True
+
+
+async def test_the_time_in_which_we_stood_still_makes_no_reset_of_a_stale_connection(wire, monkeypatch):
+    monkeypatch.setattr(breaks, "STALE_WINDOW_S", 0.01)
+
+    async def handler(reader, writer):
+        await wire.read_request(reader)
+        writer.write(wire.response())
+        await wire.read_request(reader)
+        await asyncio.sleep(0.03)
+
+    server = await wire.serve(handler)
+    async with AiohttpTransport(absences=Away(60.0)) as transport:
+        assert (await transport.send(server, ROW, "id", 2)).status == 200
+        assert await kind_of(transport, server) is BreakKind.STALE
+
+
 @pytest.mark.parametrize(
     "head", [b"HTTP/1.1 200 OK\r\nContent-", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n"]
 )
@@ -380,6 +415,35 @@ async def test_the_timeout_covers_the_body(wire, transport):
         await reader.read(-1)
 
     assert await kind_of(transport, await wire.serve(handler), timeout_s=0.05) is BreakKind.TIMED_OUT
+
+
+async def test_a_timeout_that_ran_out_while_we_stood_still_is_nobody_s_fault(wire):
+    async def handler(reader, writer):
+        await reader.read(-1)
+
+    server = await wire.serve(handler)
+    async with AiohttpTransport(absences=Away(5.0)) as transport:
+        assert await kind_of(transport, server, timeout_s=0.05) is BreakKind.AWAY
+
+
+async def test_a_connect_timeout_that_ran_out_while_we_stood_still_is_nobody_s_fault():
+    with full_backlog() as server:
+        async with AiohttpTransport(connect_timeout_s=0.05, absences=Away(5.0)) as transport:
+            assert await kind_of(transport, server) is BreakKind.AWAY
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(socket.EAI_AGAIN, BreakKind.OFFLINE), (socket.EAI_NONAME, BreakKind.UNRESOLVED)],
+)
+async def test_a_resolver_that_is_down_is_ours_and_a_name_that_is_not_known_the_server_s(
+    wire, transport, monkeypatch, number, kind
+):
+    async def lookup(*_args, **_fields):
+        raise socket.gaierror(number, "words")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lookup)
+    assert await kind_of(transport, wire.spec("http://gpu.test:9")) is kind
 
 
 async def test_without_descriptors_it_is_this_machine_s_fault(wire, transport, monkeypatch):

@@ -484,12 +484,16 @@ def test_fastapi_s_places_are_spelled_out():
         (BreakKind.TLS, Verdict.SERVER_FAULT, ErrorCode.SERVER_ERROR),
         (BreakKind.PROTOCOL, Verdict.DOUBTFUL, ErrorCode.INVALID_RESPONSE),
         (BreakKind.GIVEN_UP, Verdict.SERVER_FAULT, ErrorCode.SERVER_ERROR),
+        (BreakKind.SILENT, Verdict.DOUBTFUL, ErrorCode.TIMEOUT),
         (BreakKind.LOCAL, Verdict.LOCAL_FAULT, ErrorCode.SERVER_ERROR),
+        (BreakKind.OFFLINE, Verdict.LOCAL_FAULT, ErrorCode.SERVER_ERROR),
+        (BreakKind.AWAY, Verdict.LOCAL_FAULT, ErrorCode.SERVER_ERROR),
     ],
 )
 def test_every_break_has_its_verdict(kind, verdict, code):
     judgement = judge(Break(kind, "why"), request(), None)
     assert (judgement.verdict, judgement.code) == (verdict, code)
     assert judgement.hard is (kind is BreakKind.REFUSED)
+    assert judgement.offline is (kind is BreakKind.OFFLINE)
     assert judgement.message.endswith(": why")
     assert judge(Break(kind), request(), None).message

@@ -1,0 +1,98 @@
+"""Attempts under way: one task each, from the permit that was taken to the ending that is judged."""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+
+from dispatcher.dispatch.attempt import Attempt
+from dispatcher.dispatch.desk import Desk
+from dispatcher.model import Answer, Break, Ending
+from dispatcher.pool.server import Server
+from dispatcher.ports import Transport
+
+SERVICE_UNAVAILABLE = 503
+
+
+class Sending:
+    """Sends attempts and reports how each ended.
+
+    Args:
+        desk: Where permits are given back; closed should anything here fail.
+        transport: The data plane.
+        healthy: What a server's `/health` says now.
+        ended: Told of every attempt's ending, and of what `/health` said where that was asked.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        transport: Transport,
+        healthy: Callable[[Server], Awaitable[bool | None]],
+        ended: Callable[[Attempt, Ending, bool | None], None],
+    ) -> None:
+        self._desk = desk
+        self._transport = transport
+        self._healthy = healthy
+        self._ended = ended
+        self._under_way: dict[Attempt, asyncio.Task[None]] = {}
+        self._request_ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count())
+
+    def start(self, attempts: Iterable[Attempt], tasks: asyncio.TaskGroup) -> None:
+        """Send these, as tasks of the group."""
+        for attempt in attempts:
+            self._under_way[attempt] = tasks.create_task(self._send(attempt), name="attempt")
+
+    def close(self, attempt: Attempt, ending: Break) -> None:
+        """Close an open attempt. One whose task has not run yet must not be cancelled: it would never run."""
+        if attempt.given_up is None:
+            attempt.given_up = ending
+            if attempt.begun:
+                self._under_way[attempt].cancel()
+
+    def stop(self) -> None:
+        """End all at once, unjudged. May be called again."""
+        for task in self._under_way.values():
+            task.cancel()
+
+    def forget(self) -> None:
+        """All tasks have ended: give back the permits of those that were cancelled before they first ran."""
+        for attempt in self._desk.open_attempts():
+            self._desk.release(attempt)
+        self._under_way.clear()
+
+    async def _send(self, attempt: Attempt) -> None:
+        try:
+            ending = await self._post(attempt)
+            self._ended(attempt, ending, await self._health(attempt, ending))
+        except BaseException:  # no task can be started any more: send nothing
+            self._desk.closed = True
+            raise
+        finally:
+            del self._under_way[attempt]
+
+    async def _post(self, attempt: Attempt) -> Ending:
+        """The permit is held only while the request is at the server."""
+        try:
+            if attempt.given_up is not None:
+                return attempt.given_up
+            attempt.begun = True
+            return await self._transport.send(
+                attempt.server.spec,
+                attempt.item.request,
+                next(self._request_ids),
+                attempt.item.lease.job.request_timeout_s,
+            )
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if attempt.given_up is None or task is None or task.uncancel() > 0:
+                raise
+            return attempt.given_up
+        finally:
+            self._desk.release(attempt)
+
+    async def _health(self, attempt: Attempt, ending: Ending) -> bool | None:
+        """What `/health` says, asked only where a 503 leaves doubt."""
+        if type(ending) is Answer and ending.status == SERVICE_UNAVAILABLE:
+            return await self._healthy(attempt.server)
+        return None
