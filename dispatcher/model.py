@@ -180,6 +180,10 @@ class Job:
     provenance: bool = True
     mark: str | None = None
     """Stands in the ids of output lines instead of `id`, where given."""
+    priority: int = 0
+    """Of what a node has in hand, requests of a higher one are sent first."""
+    limit: int | None = None
+    """How many of its requests may be in flight from one node; None: as many as there are permits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the deciding layers need from the world. Each port belongs to its consumer and is kept narrow."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from dispatcher.model import (
     CanaryReport,
     Ending,
     Grudge,
+    JobId,
     Judgement,
     Lease,
     NodeId,
@@ -38,8 +39,11 @@ class Clock(Protocol):
 class Queue(Protocol):
     """The shared work queue, as a node sees it."""
 
-    async def lease(self, node: NodeId, want: int) -> Sequence[Lease]:
-        """Take shards that hold about `want` requests; fewer, or none, where the queue has no more."""
+    async def lease(self, node: NodeId, want: int, without: Collection[JobId] = ()) -> Sequence[Lease]:
+        """Take shards that hold about `want` requests; fewer, or none, where the queue has no more.
+
+        None of the jobs `without`: the node has enough of them.
+        """
 
     async def renew(self, node: NodeId, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Prolong these leases; return those that were lost to another node."""

@@ -17,8 +17,9 @@ from dispatcher.config import Config, PoolSettings
 from dispatcher.discovery.dns import Resolver
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
-from dispatcher.dispatch.node import Node, World
+from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
+from dispatcher.dispatch.world import World
 from dispatcher.model import NodeId
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool

@@ -6,6 +6,7 @@ from dispatcher.cli.check import check
 from dispatcher.cli.demo import demo
 from dispatcher.cli.fake_server import fake_server
 from dispatcher.cli.run import run
+from dispatcher.cli.serve import serve
 from dispatcher.cli.simulate import simulate
 from dispatcher.cli.verify import verify
 
@@ -22,4 +23,5 @@ app.command("check")(check)
 app.command("verify")(verify)
 app.command("demo")(demo)
 app.command("fake-server")(fake_server)
+app.command("serve")(serve)
 app.command("simulate")(simulate)

@@ -90,6 +90,28 @@ class ResultsSettings(Settings):
     provenance: bool = True
 
 
+class StorageSettings(Settings):
+    """Where the service keeps uploads, its queue, journals and outputs."""
+
+    url: Name | None = None
+    """A directory, made where it is missing. None: `dispatcher-data` in the working directory."""
+
+    @property
+    def directory(self) -> Path:
+        """The directory."""
+        return Path(self.url or "dispatcher-data")
+
+
+class ApiSettings(Settings):
+    """What `dispatcher serve` offers over HTTP."""
+
+    host: Name = "127.0.0.1"
+    port: Annotated[Count, Field(ge=0, le=65_535)] = 8080
+    """0: a free port, for tests."""
+    live_reserve: Annotated[float, Field(ge=0, le=0.9)] = 0.1
+    """The share of each server's permits that jobs leave to live requests."""
+
+
 class TelemetrySettings(Settings):
     """What the dispatcher tells of itself."""
 
@@ -136,6 +158,8 @@ class Config(Settings):
     pool: PoolSettings = PoolSettings()
     queue: QueueSettings = QueueSettings()
     results: ResultsSettings = ResultsSettings()
+    storage: StorageSettings = StorageSettings()
+    api: ApiSettings = ApiSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     run: RunSettings = RunSettings()
 

@@ -2,15 +2,23 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum, auto
+from typing import TypeVar
 
 from dispatcher.dispatch.hints import tokens_max
 from dispatcher.dispatch.item import Item
+from dispatcher.model import JobId
 from dispatcher.pool.server import Server
 
 PASSED_OVER_MAX = 32
-"""Retries of one model that are passed over, as this server had them before, until another is tried."""
+"""Retries of one kind that are passed over, as this server had them before, until another is tried."""
+
+Kind = tuple[str | None, JobId]
+"""What a request is to a server: its model, and the job, which may have a limit."""
+Heaps = dict[Kind, list[Item]]
+Queue = TypeVar("Queue", list[Item], deque[Item])
 
 
 class Room(Enum):
@@ -29,11 +37,13 @@ class Backlog:
     meet an empty one.
     """
 
-    def __init__(self) -> None:
-        self._fresh: dict[str | None, deque[Item]] = {}
-        self._retries: dict[str | None, list[Item]] = {}
-        self._suspects: dict[str | None, list[Item]] = {}
-        self._lone: dict[str | None, list[Item]] = {}
+    def __init__(self, held_back: AbstractSet[JobId] = frozenset()) -> None:
+        """`held_back` are the jobs of which nothing may be sent, at any time."""
+        self._fresh: dict[Kind, deque[Item]] = {}
+        self._retries: Heaps = {}
+        self._suspects: Heaps = {}
+        self._lone: Heaps = {}
+        self._held_back = held_back
         self._delayed: list[tuple[float, Item]] = []
         self._count = 0
         self.body_bytes = 0
@@ -47,7 +57,7 @@ class Backlog:
             if item.suspect:  # an earlier run says so
                 self._retry(item)
             else:
-                self._fresh.setdefault(item.request.model, deque()).append(item)
+                self._fresh.setdefault(_kind(item), deque()).append(item)
             self._note(item, 1)
 
     def put_back(self, item: Item, not_before: float, now: float) -> None:
@@ -73,7 +83,7 @@ class Backlog:
         """
         item = (
             self._take_suspect(server, has_elsewhere, room)
-            or _take_retry(self._retries, server, has_elsewhere)
+            or self._take_retry(self._retries, server, has_elsewhere)
             or self._take_fresh(server)
         )
         if item is not None:
@@ -89,6 +99,7 @@ class Backlog:
             queue.extend(kept)
         for heap in self._heaps():
             heapq.heapify(heap)
+        self._fresh = {kind: queue for kind, queue in self._fresh.items() if queue}  # jobs come and go
         self._delayed = [pair for pair in self._delayed if not self._dropped(pair[1], gone, dropped)]
         heapq.heapify(self._delayed)
         return dropped
@@ -109,7 +120,7 @@ class Backlog:
 
     def models(self) -> set[str | None]:
         """The models that the waiting requests want."""
-        fresh = {model for model, queue in self._fresh.items() if queue}
+        fresh = {model for (model, _), queue in self._fresh.items() if queue}
         retries = {heap[0].request.model for heap in self._heaps() if heap}
         return fresh | retries | {item.request.model for _, item in self._delayed}
 
@@ -127,13 +138,23 @@ class Backlog:
 
     def _retry(self, item: Item) -> None:
         heaps = self._lone if item.lone else self._suspects if item.suspect else self._retries
-        heapq.heappush(heaps.setdefault(item.request.model, []), item)
+        heapq.heappush(heaps.setdefault(_kind(item), []), item)
 
     def _take_suspect(self, server: Server, has_elsewhere: Callable[[Item], bool], room: Room) -> Item | None:
-        item = _take_retry(self._lone, server, has_elsewhere) if room is Room.EMPTY else None
-        if item is not None or room is Room.NONE or _first_fit_waits(self._lone, server, has_elsewhere):
+        item = self._take_retry(self._lone, server, has_elsewhere) if room is Room.EMPTY else None
+        if item is not None or room is Room.NONE or self._first_fit_waits(server, has_elsewhere):
             return item
-        return _take_retry(self._suspects, server, has_elsewhere)
+        return self._take_retry(self._suspects, server, has_elsewhere)
+
+    def _first_fit_waits(self, server: Server, has_elsewhere: Callable[[Item], bool]) -> bool:
+        heads = [heap[0] for heap in self._fitting(self._lone, server)]
+        return any(not (head.avoids(server.spec.id) and has_elsewhere(head)) for head in heads)
+
+    def _take_retry(self, heaps: Heaps, server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:
+        for heap in sorted(self._fitting(heaps, server)):
+            if (item := _first_fit(heap, server, has_elsewhere)) is not None:
+                return item
+        return None
 
     def _dropped(self, item: Item, gone: Callable[[Item], bool], dropped: list[Item]) -> bool:
         if not gone(item):
@@ -147,28 +168,26 @@ class Backlog:
         self.body_bytes += sign * len(item.request.body)
 
     def _take_fresh(self, server: Server) -> Item | None:
-        queues = [queue for model, queue in self._fresh.items() if queue and server.serves(model)]
+        queues = self._fitting(self._fresh, server)
         if not queues:
             return None
         first = min(queues, key=lambda queue: queue[0]) if len(queues) > 1 else queues[0]
-        return first.popleft()
+        item = first.popleft()
+        if not first:  # jobs come and go
+            del self._fresh[_kind(item)]
+        return item
+
+    def _fitting(self, waiting: Mapping[Kind, Queue], server: Server) -> list[Queue]:
+        """Those of the queues that hold something for this server."""
+        return [
+            queue
+            for (model, job), queue in waiting.items()
+            if queue and server.serves(model) and job not in self._held_back
+        ]
 
 
-def _first_fit_waits(
-    retries: dict[str | None, list[Item]], server: Server, has_elsewhere: Callable[[Item], bool]
-) -> bool:
-    heads = [heap[0] for model, heap in retries.items() if heap and server.serves(model)]
-    return any(not (head.avoids(server.spec.id) and has_elsewhere(head)) for head in heads)
-
-
-def _take_retry(
-    retries: dict[str | None, list[Item]], server: Server, has_elsewhere: Callable[[Item], bool]
-) -> Item | None:
-    heaps = [heap for model, heap in retries.items() if heap and server.serves(model)]
-    for heap in sorted(heaps):
-        if (item := _first_fit(heap, server, has_elsewhere)) is not None:
-            return item
-    return None
+def _kind(item: Item) -> Kind:
+    return item.request.model, item.lease.job.id
 
 
 def _first_fit(heap: list[Item], server: Server, has_elsewhere: Callable[[Item], bool]) -> Item | None:

@@ -5,7 +5,7 @@ answers.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dispatcher.config import DispatchSettings
@@ -16,6 +16,7 @@ from dispatcher.dispatch.hedging import Hedging
 from dispatcher.dispatch.item import Item
 from dispatcher.dispatch.outcomes import outcome_of, poisoned
 from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Convicted, Lost, Quarantine, Suspected
+from dispatcher.dispatch.quotas import Quotas
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
 from dispatcher.dispatch.window import Unrecorded, Window
@@ -24,6 +25,7 @@ from dispatcher.model import (
     BreakKind,
     Ending,
     ErrorCode,
+    JobId,
     Judgement,
     Lease,
     Outcome,
@@ -64,7 +66,8 @@ class Desk:
         clock_now: Callable[[], float],
     ) -> None:
         self.shards = ShardsInHand()
-        self.backlog = Backlog()
+        self.quotas = Quotas()
+        self.backlog = Backlog(self.quotas.full)
         self.ceiling = ceiling
         self.open: dict[ServerId, dict[Attempt, None]] = {}
         """In order of sending: a set's order, and with it that of resends, would differ from run to run."""
@@ -96,13 +99,14 @@ class Desk:
         """How many more requests to lease now; 0 while the window is well filled."""
         if self.closed or self._unrecorded.too_many:
             return 0
-        return self._window.room(self.backlog, self._unjudged)
+        return self._window.room(self.backlog, self._unjudged - self.quotas.surplus)
 
     def admit(self, lease: Lease, requests: Sequence[Request], replay: Replay) -> ShardInHand:
         """Take a leased shard in hand, less what an earlier run has finished."""
         fresh = [request for request in requests if request.index not in replay.finished]
         shard = ShardInHand(lease, len(fresh), replay.tally)
         self.shards.add(shard)
+        self.quotas.admitted(lease.job, len(fresh))
         self.backlog.extend([self._item(request, lease, replay) for request in fresh])
         return shard
 
@@ -134,8 +138,24 @@ class Desk:
         lost = {id(shard.lease) for shard in shards}
         attempts = [attempt for attempt in self.open_attempts() if id(attempt.item.lease) in lost]
         dropped = self.backlog.discard(lambda item: id(item.lease) in lost)
-        self._quarantine.dropped([*dropped, *(attempt.item for attempt in attempts)])
+        self._forget([*dropped, *{attempt.item: None for attempt in attempts}])
         return attempts
+
+    def withdraw(self, job: JobId, under_way: Iterable[Attempt]) -> None:
+        """Send nothing more of this job. Its shards are at rest once these attempts of it have ended."""
+        shards = {id(shard.lease): shard for shard in self.shards.of_job(job)}
+        for shard in shards.values():
+            shard.withdrawn, shard.under_way = True, 0
+        for attempt in under_way:
+            if id(attempt.item.lease) in shards:
+                shards[id(attempt.item.lease)].under_way += 1
+        self._forget(self.backlog.discard(lambda item: item.lease.job.id == job))
+
+    def _forget(self, items: Collection[Item]) -> None:
+        """These requests are in hand no more, without an outcome."""
+        self._quarantine.dropped(items)
+        for item in items:
+            self.quotas.ended(item.lease.job.id)
 
     def open_attempts(self) -> list[Attempt]:
         """Every attempt that holds a permit."""
@@ -213,6 +233,7 @@ class Desk:
     def _begin(self, item: Item, server: Server, now: float) -> Attempt:
         item.sends += 1
         attempt = Attempt(item, server, now)
+        self.quotas.took(item.lease.job.id)
         item.running += 1
         self._unjudged += 1
         self._quarantine.took(attempt)
@@ -229,6 +250,7 @@ class Desk:
         server.gave_back(attempt.sent_at)
         self.in_flight -= 1
         self._quarantine.gave_back(attempt)
+        self.quotas.gave_back(attempt.item.lease.job.id)
         del self.open[server.spec.id][attempt]
         if not self.open[server.spec.id]:  # servers come and go
             del self.open[server.spec.id]
@@ -239,6 +261,9 @@ class Desk:
         item, server, now = attempt.item, attempt.server, self._now()
         item.running -= 1
         self._unjudged -= 1
+        shard = self.shards.get(item.lease)
+        if shard is not None and shard.withdrawn:
+            shard.under_way -= 1
         if item.done:  # its other attempt was first
             self._count_copy(attempt, "lost")
             self._pool.attempt_given_up(server)
@@ -249,7 +274,7 @@ class Desk:
         effects = self._tell_pool(attempt, ending, judgement)
         if type(ending) is Break and ending.kind is BreakKind.LOCAL:
             self.ceiling.local_fault(self.in_flight, now)
-        if self.shards.get(item.lease) is None:
+        if shard is None:
             return Ended(None, effects)
         outcome = self._resolve(attempt, judgement, now)
         if outcome is None:
@@ -306,6 +331,7 @@ class Desk:
         outcome = self._outcome(attempt, judgement, now)
         if outcome is not None:
             self._quarantine.ended(attempt.item)
+            self.quotas.ended(attempt.item.lease.job.id)
             attempt.item.done = True
         return outcome
 
@@ -330,7 +356,12 @@ class Desk:
                 return outcome_of(attempt, judgement, code, message, now)
 
     def _put_back(self, item: Item, not_before: float, now: float) -> None:
-        if not item.running:  # else its other attempt is the next one
+        if item.running:  # its other attempt is the next one
+            return
+        shard = self.shards.get(item.lease)
+        if shard is None or shard.withdrawn:
+            self._forget([item])
+        else:
             self.backlog.put_back(item, not_before, now)
 
 

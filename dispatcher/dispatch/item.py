@@ -82,4 +82,4 @@ class Item:
         self.resends += 1
 
     def __lt__(self, other: "Item") -> bool:
-        return self.order < other.order
+        return (-self.lease.job.priority, self.order) < (-other.lease.job.priority, other.order)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import structlog
 
@@ -15,30 +14,17 @@ from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.sending import Sending
 from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.waiting import Waiting
+from dispatcher.dispatch.world import World
 from dispatcher.errors import LeaseLostError
-from dispatcher.model import Break, BreakKind, Ending, Lease, NodeId, Outcome, Tally
+from dispatcher.model import Break, BreakKind, Ending, JobId, Lease, NodeId, Outcome, Tally
 from dispatcher.pool.effects import GiveUp
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.server import Server
-from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport
-from dispatcher.telemetry.metrics import Metrics
 
 TICK_S = 0.25
 """How often limits that grew, pauses that ended and retries that are due are looked for."""
 CLOSE_S_MAX = 30.0
 """How long the end waits for outcomes to become durable: a disk that has stopped must not hold it up."""
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What a node acts on and through."""
-
-    queue: Queue
-    payloads: Payloads
-    recorder: Recorder
-    transport: Transport
-    clock: Clock
-    metrics: Metrics
 
 
 class Node:
@@ -72,6 +58,7 @@ class Node:
         """There may be nothing left to wait for."""
         self._tasks: asyncio.TaskGroup
         self._settling: set[asyncio.Task[None]] = set()
+        self._withdrawn: set[JobId] = set()
         self._unopened: dict[Lease, None] = {}
         """Leases that are ours, and not in hand yet."""
         self._sending = Sending(desk, world.transport, monitor.healthy, self._ended)
@@ -116,6 +103,28 @@ class Node:
         except TimeoutError:
             self._log.warning("drain_timed_out", in_flight=self.desk.in_flight)
         self.stop()
+
+    def withdraw(self, job: JobId, *, at_once: bool) -> None:
+        """Send nothing more of this job, and give its shards back when what is open has ended.
+
+        `at_once` closes what is open. Until `welcome`, shards of the job that come in hand go back as well.
+        """
+        self._withdrawn.add(job)
+        attempts = [attempt for attempt in self._sending.under_way() if attempt.item.lease.job.id == job]
+        self.desk.withdraw(job, attempts)
+        for attempt in attempts if at_once else ():
+            self._sending.close(attempt, Break(BreakKind.GIVEN_UP, "its job was stopped"))
+        self._see_off(job)
+
+    def welcome(self, job: JobId) -> None:
+        """Work on this job again."""
+        self._withdrawn.discard(job)
+        self._roused.set()
+
+    def holds(self, job: JobId) -> bool:
+        """Whether shards of this job are in hand, or about to be."""
+        opening = any(lease.job.id == job for lease in self._unopened)
+        return opening or bool(self.desk.shards.of_job(job))
 
     def stop(self) -> None:
         """End at once: open requests are closed, to be sent again by a later run. May be called again."""
@@ -171,7 +180,7 @@ class Node:
 
     async def _lease(self, room: int) -> bool:
         """Take shards for about `room` requests in hand. False where there are none."""
-        leases = await self._queue.lease(room)
+        leases = await self._queue.lease(room, self.desk.quotas.in_plenty)
         self._unopened.update(dict.fromkeys(leases))
         for lease in leases:
             if self.desk.closed:
@@ -195,8 +204,9 @@ class Node:
         self.progress.replayed(replay.tally)
         shard = self.desk.admit(lease, requests, replay)
         del self._unopened[lease]
-        if shard.complete:
-            self._settle_soon(shard)
+        if lease.job.id in self._withdrawn:
+            self.desk.withdraw(lease.job.id, ())
+        self._look_at(shard)
         self._pump()
 
     # Sending
@@ -224,6 +234,8 @@ class Node:
             self._append(attempt.item.lease, ended.outcome)
         if ended.needless is not None:
             self._sending.close(ended.needless, Break(BreakKind.GIVEN_UP, "its other attempt ended first"))
+        if self._withdrawn:
+            self._see_off_with(attempt.item.lease)
         self._pump()
         if self.desk.room():
             self._hungry.set()
@@ -259,8 +271,8 @@ class Node:
             for recorded in await self._world.recorder.recorded():
                 shard, outcomes = self.desk.recorded(recorded.lease, recorded.count)
                 self._count(outcomes)
-                if shard is not None and shard.complete:
-                    self._settle_soon(shard)
+                if shard is not None:
+                    self._look_at(shard)
             self._pump()
             self._hungry.set()
             self._idle.set()
@@ -269,9 +281,26 @@ class Node:
         self.progress.recorded(outcomes)
         self._world.metrics.outcomes_recorded(outcomes)
 
-    def _settle_soon(self, shard: ShardInHand) -> None:
-        """In a task of its own: neither the books nor the feeder may wait for a disk or a lost database."""
-        task = self._tasks.create_task(self._guarded(lambda: self._settle(shard)), name="settle")
+    def _see_off_with(self, lease: Lease) -> None:
+        if lease.job.id in self._withdrawn:
+            self._see_off(lease.job.id)
+
+    def _see_off(self, job: JobId) -> None:
+        for shard in self.desk.shards.of_job(job):
+            if shard.unrecorded:
+                self._world.recorder.hasten(shard.lease)
+            self._look_at(shard)
+
+    def _look_at(self, shard: ShardInHand) -> None:
+        """Let go of a shard that is complete, or at rest.
+
+        In a task of its own: neither the books nor the feeder may wait for a disk or a lost database.
+        """
+        if shard.leaving or not (shard.complete or shard.at_rest):
+            return
+        shard.leaving = True
+        letting_go = self._settle if shard.complete else self._give_back
+        task = self._tasks.create_task(self._guarded(lambda: letting_go(shard)), name="settle")
         self._settling.add(task)
         task.add_done_callback(self._settled_one)
 
@@ -288,6 +317,13 @@ class Node:
             await self._queue.settle(shard.lease, shard.tally)
         except LeaseLostError:
             self._lose([shard.lease])
+        self.desk.shards.remove(shard.lease)
+
+    async def _give_back(self, shard: ShardInHand) -> None:
+        """Close a shard that is withdrawn, and leave the rest of it to whoever leases it next."""
+        await self._world.recorder.close(shard.lease)
+        await self._queue.release([shard.lease])
+        self.progress.lost(shard.tally)
         self.desk.shards.remove(shard.lease)
 
     async def _keep_leases(self) -> None:

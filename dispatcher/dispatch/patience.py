@@ -1,12 +1,12 @@
 """The shared queue as one node uses it: while it cannot be used, that is an obstacle and not an end."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from typing import TypeVar
 
 import structlog
 
 from dispatcher.errors import LeaseLostError, QueueError, StorageError
-from dispatcher.model import Lease, NodeId, Tally
+from dispatcher.model import JobId, Lease, NodeId, Tally
 from dispatcher.ports import Clock, Queue
 
 POLL_S = 1.0
@@ -31,9 +31,9 @@ class PatientQueue:
         self._clock = clock
         self._log = structlog.get_logger("dispatcher.node")
 
-    async def lease(self, want: int) -> Sequence[Lease]:
+    async def lease(self, want: int, without: Collection[JobId] = ()) -> Sequence[Lease]:
         """Take shards for about `want` requests; none where there are none, or the queue fails."""
-        return await self._ask("lease", self._queue.lease(self._node, want)) or ()
+        return await self._ask("lease", self._queue.lease(self._node, want, without)) or ()
 
     async def renew(self, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Prolong these leases, and return those that are known to be lost."""

@@ -50,6 +50,10 @@ class Sending:
             if attempt.begun:
                 self._under_way[attempt].cancel()
 
+    def under_way(self) -> list[Attempt]:
+        """Attempts that are not judged yet."""
+        return list(self._under_way)
+
     def stop(self) -> None:
         """End all at once, unjudged. May be called again."""
         for task in self._under_way.values():

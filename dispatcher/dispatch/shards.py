@@ -11,13 +11,19 @@ ShardKey = tuple[JobId, int]
 class ShardInHand:
     """One leased shard: what it still owes, and what its durable outcomes add up to."""
 
-    __slots__ = ("_unrecorded", "lease", "owed", "tally")
+    __slots__ = ("_unrecorded", "lease", "leaving", "owed", "tally", "under_way", "withdrawn")
 
     def __init__(self, lease: Lease, owed: int, tally: Tally) -> None:
         self.lease = lease
         self.owed = owed
         """Requests without a durable outcome."""
         self.tally = tally
+        self.withdrawn = False
+        """Whether its job was paused or cancelled: nothing more of it is sent."""
+        self.under_way = 0
+        """Attempts of a withdrawn shard that are not judged yet."""
+        self.leaving = False
+        """Whether it is on its way back to the queue."""
         self._unrecorded: deque[Outcome] = deque()
 
     def appended(self, outcome: Outcome) -> None:
@@ -40,6 +46,11 @@ class ShardInHand:
     def answered(self) -> bool:
         """Whether every request has an outcome, durable or not."""
         return len(self._unrecorded) == self.owed
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it is withdrawn, and nothing more will come of it."""
+        return self.withdrawn and not self.under_way and not self._unrecorded
 
     @property
     def complete(self) -> bool:
@@ -72,6 +83,10 @@ class ShardsInHand:
         """The same shard by an earlier lease that is still in hand."""
         shard = self._shards.get(key(lease))
         return shard if shard is not None and shard.lease.epoch != lease.epoch else None
+
+    def of_job(self, job: JobId) -> list[ShardInHand]:
+        """The shards of one job."""
+        return [shard for shard in self if shard.lease.job.id == job]
 
     def remove(self, lease: Lease) -> None:
         """Let go of a shard: it was settled, released or lost."""

@@ -1,9 +1,11 @@
 """Which shards a lease takes from the database: read under its lock, decided by `fairness`."""
 
+from collections.abc import Collection
+
 from sqlalchemy import ColumnElement
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from dispatcher.model import Lease
+from dispatcher.model import JobId, Lease
 from dispatcher.queue import statements
 from dispatcher.queue.fairness import Share, Turns
 from dispatcher.queue.records import Row, read_job, read_next_lease
@@ -12,9 +14,11 @@ PAGE_SHARDS_MAX = 1000
 """Shards read at once, whatever is wanted."""
 
 
-async def choose(connection: AsyncConnection, want: int, now: ColumnElement[float]) -> list[Lease]:
-    """The leases that `want` requests make, not yet claimed."""
-    jobs = (await connection.execute(statements.shares(now))).mappings().all()
+async def choose(
+    connection: AsyncConnection, want: int, now: ColumnElement[float], without: Collection[JobId] = ()
+) -> list[Lease]:
+    """The leases that `want` requests make, none of the jobs `without`, not yet claimed."""
+    jobs = (await connection.execute(statements.shares(now, without))).mappings().all()
     ready = {job["id"]: _ReadyShards(connection, job, want, now) for job in jobs}
     turns = Turns(map(_read_share, jobs), want)
     leases = []

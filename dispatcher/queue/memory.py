@@ -1,7 +1,7 @@
 """The queue of one process that keeps nothing on disk: for streams of requests."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -49,10 +49,11 @@ class MemoryQueue:
         self._closed = True
         self._bell.ring()
 
-    async def lease(self, node: NodeId, want: int) -> Sequence[Lease]:
+    async def lease(self, node: NodeId, want: int, without: Collection[JobId] = ()) -> Sequence[Lease]:
         """Take shards in the queue's order until their requests reach `want`."""
         self._free_expired()
-        turns = Turns((shards.share() for shards in self._jobs.values()), want)
+        jobs = (shards for job_id, shards in self._jobs.items() if job_id not in without)
+        turns = Turns((shards.share() for shards in jobs), want)
         leases = []
         while (job_id := turns.next()) is not None:
             lease = self._jobs[job_id].take(node, self._clock.now() + self._lease_s)

@@ -1,6 +1,6 @@
 """The queue in SQL: what survives a kill, and what several nodes share."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class SqlQueue:
     # The node's side.
 
     @whole
-    async def lease(self, node: NodeId, want: int) -> Sequence[Lease]:
+    async def lease(self, node: NodeId, want: int, without: Collection[JobId] = ()) -> Sequence[Lease]:
         """Take shards in the queue's order until their requests reach `want`.
 
         If the caller is cancelled meanwhile, the shards are leased all the same, and become ready again when
@@ -87,7 +87,7 @@ class SqlQueue:
         """
         now = self._now()
         async with self._database.write() as connection:
-            leases = await choose(connection, want, now)
+            leases = await choose(connection, want, now, without)
             if leases:
                 keys = [statements.claim_key(lease) for lease in leases]
                 await connection.execute(statements.claim(node, now, self._lease_s), keys)

@@ -5,7 +5,7 @@ it. A shard is *open* until it is settled. An open shard is *leased* while it ha
 expired; otherwise it is *ready*.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -68,14 +68,14 @@ def _held_among(node: NodeId, leases: Sequence[Lease]) -> ColumnElement[bool]:
 # The node's side.
 
 
-def shares(now: Time) -> Select[Any]:
-    """The active jobs that have ready shards, each with its leased requests (`leased`)."""
+def shares(now: Time, without: Collection[JobId] = ()) -> Select[Any]:
+    """The active jobs with ready shards, less those `without`, each with its leased requests (`leased`)."""
     names = ("id", "settings", "created_at", "priority", "weight", "shards", "rows", "rejected")
     leased = func.coalesce(func.sum(shards.c.requests), 0).label("leased")
     return (
         select(*(jobs.c[name] for name in names), leased)
         .select_from(jobs.outerjoin(shards, and_(shards.c.job_id == jobs.c.id, _leased(now))))
-        .where(_active)
+        .where(_active, jobs.c.id.not_in(sorted(without)))
         .group_by(jobs.c.id)
         .having(jobs.c.shards > jobs.c.shards_settled + func.count(shards.c.number))
     )

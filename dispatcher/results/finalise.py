@@ -3,12 +3,14 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from dispatcher.errors import StateError, StorageError
-from dispatcher.model import Job, Shard, Tally
+from dispatcher.model import Job, Outcome, Shard, Tally
 from dispatcher.results.disk import partial_of, storage_errors, sync_folder, write_all
 from dispatcher.results.journal import (
     JournalContents,
@@ -16,6 +18,7 @@ from dispatcher.results.journal import (
     journal_path,
     owed,
     read_journal,
+    record_of,
     replace_journal,
 )
 
@@ -42,13 +45,17 @@ def check_outputs_writable(output: Path, errors: Path) -> None:
             raise StorageError(f"cannot write {path}: it exists, and is not a regular file")
 
 
+Unfinished = Callable[[Shard, AbstractSet[int]], Iterable[Outcome]]
+"""What becomes of a shard's requests, by index, that have no outcome."""
+
+
 def finalise(
     job: Job,
     shards: Iterable[Shard],
     directory: Path,
     output: Path,
     errors: Path,
-    on_progress: Callable[[int], None] = lambda _outcomes: None,
+    unfinished: Unfinished | None = None,
 ) -> Tally:
     """Write a job's output and error files from its journals. Blocks; memory holds one shard at a time.
 
@@ -63,19 +70,19 @@ def finalise(
         directory: Where its recorder keeps the journals.
         output: The file for successes. Written even if there are none.
         errors: The file for failures.
-        on_progress: Told the number of outcomes written, after each shard.
+        unfinished: Makes the outcomes of requests that have none: of a job that was cancelled, say.
 
-    Raises StateError where an outcome is missing, StorageError where the disk refuses. What stood in the
-    files' places stands there still, unless it is the renaming that failed, and nothing is left aside.
+    Raises StateError where an outcome is missing, and `unfinished` makes none; StorageError where the disk
+    refuses. What stood in the files' places stands there still, unless it is the renaming that failed, and
+    nothing is left aside.
     """
     check_outputs_writable(output, errors)
     tally = Tally()
     with _Aside(output) as successes, _Aside(errors) as failures:
         for shard in shards:
-            contents = _finished(job, shard, directory)
+            contents = _finished(job, shard, directory, unfinished)
             _write(contents, successes, failures)
             tally += contents.tally
-            on_progress(shard.requests)
         _put_in_place(successes, failures, tally)
     return tally
 
@@ -104,10 +111,14 @@ def _written(path: Path) -> set[Path]:
     return {resolved, partial_of(resolved)}
 
 
-def _finished(job: Job, shard: Shard, directory: Path) -> JournalContents:
+def _finished(job: Job, shard: Shard, directory: Path, unfinished: Unfinished | None) -> JournalContents:
     path = journal_path(directory, job, shard)
     contents = read_journal(path, shard)
     missing = set(owed(shard)) - contents.outcomes.keys()
+    if missing and unfinished is not None:
+        made = tuple(record_of(outcome, job) for outcome in unfinished(shard, missing))
+        contents = replace(contents, records=contents.records + made)
+        missing -= contents.outcomes.keys()
     if missing:
         raise StateError(
             f"shard {shard.number} is not finished: {path} lacks {len(missing)} of {shard.requests} outcomes,"

@@ -116,8 +116,13 @@ def journal_path(directory: Path, job: Job, shard: Shard) -> Path:
 
 def encode_record(outcome: Outcome, job: Job) -> bytes:
     """The bytes to append to a journal for an outcome, newline included."""
+    return record_of(outcome, job).encode()
+
+
+def record_of(outcome: Outcome, job: Job) -> Record:
+    """An outcome as a record."""
     mark = _OK if outcome.code is None else outcome.code.value
-    return Record(outcome.index, mark, outcome.tokens, encode_outcome(outcome, job)).encode()
+    return Record(outcome.index, mark, outcome.tokens, encode_outcome(outcome, job))
 
 
 def encode_grudge(index: int, grudge: Grudge) -> bytes:

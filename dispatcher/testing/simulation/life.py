@@ -12,9 +12,10 @@ from dispatcher.config import Config
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
-from dispatcher.dispatch.node import Node, World
+from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.window import WINDOW_MIN
+from dispatcher.dispatch.world import World
 from dispatcher.model import Lease, NodeId, Request, ServerId, ServerSpec
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool

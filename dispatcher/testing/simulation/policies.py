@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 from dispatcher.config import Config
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
-from dispatcher.dispatch.node import Node, World
+from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
+from dispatcher.dispatch.world import World
 from dispatcher.model import Answer, Job, JobId, Lease, NodeId, Request, ServerId, ServerSpec, Shard
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool

@@ -1,9 +1,9 @@
 """The shared queue of a simulation, as one dispatcher reaches it, or does not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from dispatcher.errors import QueueError
-from dispatcher.model import Lease, NodeId, QueueDepth, Tally
+from dispatcher.model import JobId, Lease, NodeId, QueueDepth, Tally
 from dispatcher.ports import Queue
 from dispatcher.testing.simulation.ledger import Ledger
 from dispatcher.testing.simulation.virtual_loop import VirtualClock
@@ -38,10 +38,10 @@ class LinkedQueue:
         self._ledger = ledger
         self._is_down = is_down
 
-    async def lease(self, node: NodeId, want: int) -> Sequence[Lease]:
+    async def lease(self, node: NodeId, want: int, without: Collection[JobId] = ()) -> Sequence[Lease]:
         """See Queue."""
         self._check()
-        leases = await self._queue.lease(node, want)
+        leases = await self._queue.lease(node, want, without)
         for lease in leases:
             self._ledger.note("leased", node, lease.shard.number, lease.epoch)
         return leases

@@ -12,8 +12,9 @@ from dispatcher.config import DispatchSettings, PoolSettings, QueueSettings
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.item import Item
-from dispatcher.dispatch.node import Node, World
+from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
+from dispatcher.dispatch.world import World
 from dispatcher.errors import LeaseLostError, StorageError
 from dispatcher.model import (
     Answer,
@@ -203,16 +204,17 @@ class FlakyQueue(MemoryQueue):
         self.broken = False
         self.calls = []
         self.stolen = set()
+        self.paused = set()
 
     def _reach(self, call):
         self.calls.append((now(), call))
         if self.broken:
             raise StorageError("the database is out of reach")
 
-    async def lease(self, node, want):
+    async def lease(self, node, want, without=()):
         await asyncio.sleep(0.001)
         self._reach("lease")
-        return await super().lease(node, want)
+        return await super().lease(node, want, {*without, *self.paused})
 
     async def renew(self, node, leases):
         await asyncio.sleep(0.001)

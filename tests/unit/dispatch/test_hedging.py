@@ -280,8 +280,8 @@ async def test_the_last_request_that_a_working_server_never_answers_is_charged_a
 # Hints
 
 
-def request_with(body):
-    return Request(0, "row", "/v1/completions", None, body)
+def request_with(body, model=None):
+    return Request(0, "row", "/v1/completions", model, body)
 
 
 @pytest.mark.parametrize(
@@ -303,8 +303,8 @@ def test_the_last_requests_go_out_longest_first(make_desk):
     bench = make_desk()
     bench.admit("a", limit=2)
     bench.admit_shard(count=6)
-    for item, most in zip(bench.desk.backlog._fresh["m"], (5, 1, 9, 1, 7, 3), strict=True):
-        item.request = request_with(b'{"max_tokens": %d}' % most)
+    for item, most in zip(bench.desk.backlog._fresh[("m", "job")], (5, 1, 9, 1, 7, 3), strict=True):
+        item.request = request_with(b'{"max_tokens": %d}' % most, "m")
     bench.desk.queue_is_dry(dry=True)
     order = []
     while sent := bench.send():

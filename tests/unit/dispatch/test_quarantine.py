@@ -187,7 +187,7 @@ def test_a_planned_stop_weighs_nothing(ward):
     ward.bench.send()
     ward.kill(a)
     assert ward.found == []
-    assert not any(item.suspect for item in ward.desk.backlog._retries["m"])
+    assert not any(item.suspect for item in ward.desk.backlog._retries[("m", "job")])
 
 
 def test_a_stall_weighs_as_a_death(ward):

@@ -1,0 +1,1 @@
+"""The service's face: HTTP routes. They parse, ask the layers below, and answer."""

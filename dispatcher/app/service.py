@@ -1,0 +1,128 @@
+"""`serve`: one fleet, one node, any number of jobs, and an HTTP face, until it is told to stop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from dispatcher.api.application import make_application
+from dispatcher.api.context import Context
+from dispatcher.app.fleet import Fleet, open_fleet
+from dispatcher.config import Config
+from dispatcher.dispatch.node import Node
+from dispatcher.errors import ConfigError, DispatcherError, Fault, first_of
+from dispatcher.jobs.payloads import JobPayloads
+from dispatcher.jobs.places import Places
+from dispatcher.queue.sql import SqlQueue, open_queue
+from dispatcher.results.recorder import JournalRecorder
+from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
+from dispatcher.telemetry.metrics import Metrics
+
+SHUTDOWN_S = 5.0
+"""How long open HTTP requests may go on once the node has stopped."""
+
+
+class Service:
+    """Run it once with `run`; `request_stop` ends it in order, and a second call at once."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.address: tuple[str, int] | None = None
+        """Where it listens, once it does."""
+        self._stopping = asyncio.Event()
+        self._stops = 0
+        self._node: Node | None = None
+        self._log = structlog.get_logger("dispatcher.service")
+
+    async def run(self) -> None:
+        """Serve until stopped.
+
+        Raises DispatcherError: ConfigError for an address that cannot be bound, StateError for a directory
+        that another process has locked, StorageError for one that cannot be used.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                await self._serve(stack)
+        except* DispatcherError as group:
+            raise first_of(group) from group
+
+    def request_stop(self) -> None:
+        """First: take no more work and wait for what is in flight. Second: end at once."""
+        self._stops += 1
+        self._stopping.set()
+        if self._stops > 1 and self._node is not None:
+            self._node.stop()
+
+    async def _serve(self, stack: AsyncExitStack) -> None:
+        places = Places(self.config.storage.directory)
+        await asyncio.to_thread(ensure_writable, places.root)
+        stack.enter_context(StateLock(places.root))
+        registry = CollectorRegistry()
+        fleet = await stack.enter_async_context(open_fleet(self.config, Metrics(registry)))
+        queue = await stack.enter_async_context(_open_queue(self.config, places.queue, fleet))
+        await queue.release_all()
+        recorder = await stack.enter_async_context(self._recorder(places, fleet))
+        node = self._node = fleet.node(queue, JobPayloads(places), recorder)
+        working = asyncio.create_task(node.run(until_drained=False), name="node")
+        stack.push_async_callback(_ended, node, working)
+        context = Context(self.config, fleet.clock, fleet.pool, registry, self._obstacles)
+        self.address = await stack.enter_async_context(_listening(make_application(context), self.config))
+        self._log.info("serving", host=self.address[0], port=self.address[1], storage=str(places.root))
+        stopping = asyncio.create_task(self._stopping.wait(), name="stop")
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if not working.done():
+            self._log.info("stopping", in_flight=node.desk.in_flight, advice="again to stop at once")
+            await node.drain()
+
+    def _recorder(self, places: Places, fleet: Fleet) -> JournalRecorder:
+        return JournalRecorder(
+            places.journals,
+            fleet.clock,
+            sync_s=self.config.results.sync_s,
+            on_sync=fleet.metrics.journal_synced,
+        )
+
+    def _obstacles(self) -> list[str]:
+        node = self._node
+        if node is None:
+            return ["starting"]
+        if self._stops:
+            return ["draining"]
+        return [obstacle for obstacle in (node.obstacle,) if obstacle is not None]
+
+
+async def _ended(node: Node, working: "asyncio.Task[None]") -> None:
+    """The node's own end; what went wrong in it goes on from here."""
+    node.stop()
+    await working
+
+
+@asynccontextmanager
+async def _open_queue(config: Config, path: Path, fleet: Fleet) -> AsyncIterator[SqlQueue]:
+    kind = await asyncio.to_thread(network_filesystem, path.parent)
+    async with open_queue(
+        path, fleet.clock, lease_s=config.queue.lease_s, network_filesystem=kind is not None
+    ) as queue:
+        yield queue
+
+
+@asynccontextmanager
+async def _listening(application: web.Application, config: Config) -> AsyncIterator[tuple[str, int]]:
+    host, port = config.api.host, config.api.port
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise ConfigError(
+                (Fault("api.port", f"{port} on {host} cannot be bound: {error.strerror}"),)
+            ) from error
+        yield host, int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

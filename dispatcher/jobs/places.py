@@ -1,0 +1,33 @@
+"""Where in the storage directory things lie."""
+
+import re
+from pathlib import Path
+
+from dispatcher.errors import StorageError
+from dispatcher.model import JobId
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+class Places:
+    """The storage directory's layout. Ids become file names here and nowhere else, and only if they may."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.queue = root / "queue.sqlite"
+        self.journals = root / "journals"
+        self.work = root / "work"
+
+    def file(self, file_id: str) -> Path:
+        """The bytes of an uploaded or a made file."""
+        return self.root / "files" / _checked(file_id)
+
+    def input_of(self, job: JobId) -> Path:
+        """A job's input: a link to its file, so that deleting the file does not take it away."""
+        return self.root / "inputs" / _checked(job)
+
+
+def _checked(name: str) -> str:
+    if not _ID.fullmatch(name):
+        raise StorageError(f"{name!r} cannot be the name of a file")
+    return name

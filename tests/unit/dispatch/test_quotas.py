@@ -1,0 +1,48 @@
+from dispatcher.dispatch.quotas import Quotas
+from dispatcher.model import Job, JobId
+
+LIMITED = Job(JobId("limited"), limit=3)
+FREE = Job(JobId("free"))
+
+
+def test_a_job_is_full_at_its_limit_and_not_below():
+    quotas = Quotas()
+    quotas.admitted(LIMITED, 10)
+    for _ in range(3):
+        assert LIMITED.id not in quotas.full
+        quotas.took(LIMITED.id)
+    assert LIMITED.id in quotas.full
+    quotas.gave_back(LIMITED.id)
+    assert LIMITED.id not in quotas.full
+
+
+def test_of_a_limited_job_twice_its_limit_is_plenty_and_more_is_surplus():
+    quotas = Quotas()
+    quotas.admitted(LIMITED, 5)
+    assert (quotas.in_plenty, quotas.surplus) == (frozenset(), 0)
+    quotas.admitted(LIMITED, 5)
+    assert (quotas.in_plenty, quotas.surplus) == ({LIMITED.id}, 4)
+    quotas.ended(LIMITED.id, 5)
+    assert (quotas.in_plenty, quotas.surplus) == (frozenset(), 0)
+
+
+def test_a_job_without_a_limit_is_never_full_nor_in_plenty():
+    quotas = Quotas()
+    quotas.admitted(FREE, 10_000)
+    for _ in range(10_000):
+        quotas.took(FREE.id)
+    assert (quotas.full, quotas.in_plenty, quotas.surplus) == (set(), frozenset(), 0)
+
+
+def test_a_job_that_is_done_with_is_forgotten():
+    quotas = Quotas()
+    quotas.admitted(LIMITED, 3)
+    for _ in range(3):
+        quotas.took(LIMITED.id)
+    for _ in range(3):
+        quotas.gave_back(LIMITED.id)
+        quotas.ended(LIMITED.id)
+    assert (quotas.full, quotas.in_plenty) == (set(), frozenset())
+    quotas.admitted(Job(LIMITED.id, limit=1), 1)
+    quotas.took(LIMITED.id)
+    assert LIMITED.id in quotas.full
