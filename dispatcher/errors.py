@@ -1,6 +1,6 @@
 """Every error a user can meet. Each message says what is wrong, where, and what to do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class DispatcherError(Exception):
@@ -13,6 +13,10 @@ class Fault:
 
     where: str
     message: str
+    line: int | None = field(default=None, compare=False, repr=False)
+    """The line of an input file, from 1; None where it is not about one."""
+    code: str | None = field(default=None, compare=False, repr=False)
+    """What is wrong there, for programs: a `LineCode`'s value."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"

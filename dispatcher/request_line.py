@@ -51,6 +51,7 @@ class LineCode(StrEnum):
     CUSTOM_ID_DUPLICATE = auto()
     METHOD_NOT_POST = auto()
     URL_UNKNOWN = auto()
+    URL_MISMATCHED = auto()
     BODY_MISSING = auto()
     BODY_NOT_AN_OBJECT = auto()
     STREAM_NOT_ALLOWED = auto()

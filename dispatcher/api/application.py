@@ -2,9 +2,22 @@
 
 from aiohttp import web
 
-from dispatcher.api import health
+from dispatcher.api import (
+    dashboard,
+    events,
+    health,
+    jobs,
+    openai_batches,
+    openai_files,
+    openai_live,
+    registration,
+    servers,
+)
+from dispatcher.api.auth import make_authenticate
+from dispatcher.api.bodies import bound_body
 from dispatcher.api.context import CONTEXT, Context
 from dispatcher.api.errors import answer_errors
+from dispatcher.api.feed import Feed
 
 BODY_BYTES_MAX = 64 * 2**20
 """What a JSON body may have, images in it included. Uploads are streamed, and have a bound of their own."""
@@ -12,7 +25,20 @@ BODY_BYTES_MAX = 64 * 2**20
 
 def make_application(context: Context) -> web.Application:
     """The service's routes on what it works with."""
-    application = web.Application(middlewares=[answer_errors], client_max_size=BODY_BYTES_MAX)
+    middlewares = [answer_errors, make_authenticate(context), bound_body]
+    application = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     application[CONTEXT] = context
     application.add_routes(health.routes())
+    application.add_routes(openai_files.routes())
+    application.add_routes(openai_batches.routes())
+    application.add_routes(jobs.routes())
+    application.add_routes(servers.routes())
+    application.add_routes(registration.routes())
+    application.add_routes(openai_live.routes())
+    application.cleanup_ctx.append(openai_live.watching)
+    application.add_routes(dashboard.routes())
+    application.add_routes(events.routes())
+    application[events.FEED] = Feed(context)
+    application.cleanup_ctx.append(events.feeding)
+    application.on_shutdown.append(events.let_go)
     return application

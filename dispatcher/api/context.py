@@ -7,7 +7,12 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from dispatcher.api.members import Members
+from dispatcher.api.relay import Relay
 from dispatcher.config import Config
+from dispatcher.dispatch.node import Node
+from dispatcher.jobs.files import Files
+from dispatcher.jobs.jobs import Jobs
 from dispatcher.pool.pool import Pool
 from dispatcher.ports import Clock
 
@@ -19,9 +24,14 @@ class Context:
     config: Config
     clock: Clock
     pool: Pool
+    node: Node
+    members: Members
+    files: Files
+    jobs: Jobs
     registry: CollectorRegistry
     obstacles: Callable[[], list[str]]
     """Why the service cannot do its work just now: no queue, no storage, draining. Empty where it can."""
+    relay: Relay
 
 
 CONTEXT: Final = web.AppKey("context", Context)

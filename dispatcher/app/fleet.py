@@ -3,7 +3,7 @@
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from os import getpid
@@ -12,11 +12,12 @@ from random import Random
 from prometheus_client import CollectorRegistry
 
 from dispatcher.app.clock import SystemClock
-from dispatcher.app.sources import Membership, open_sources
+from dispatcher.app.sources import Membership, Source, open_sources
 from dispatcher.config import Config, PoolSettings
 from dispatcher.discovery.dns import Resolver
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
+from dispatcher.dispatch.live import LiveDesk
 from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
@@ -43,6 +44,7 @@ class Fleet:
     config: Config
     pool: Pool
     monitor: Monitor
+    membership: Membership
     transport: AiohttpTransport
     clock: SystemClock
     metrics: Metrics
@@ -56,6 +58,13 @@ class Fleet:
         waiting = Waiting(config.pool.wait_for_servers_s)
         name = NodeId(f"{socket.gethostname()}-{getpid()}")
         return Node(name, world, desk, self.monitor, config.dispatch, config.queue, waiting)
+
+    def live(self, node: Node) -> LiveDesk:
+        """The desk of live requests, which have first refusal of the permits that jobs of this node free."""
+        desk = LiveDesk(self.pool, judge, self.metrics, self.clock.now, node.permit_freed)
+        node.desk.first_refusal = desk.permit_freed
+        self.monitor.join(desk)
+        return desk
 
 
 @asynccontextmanager
@@ -71,22 +80,29 @@ async def open_metrics(config: Config) -> AsyncIterator[Metrics]:
 
 @asynccontextmanager
 async def open_fleet(
-    config: Config, metrics: Metrics, *, resolver: Resolver | None = None
+    config: Config,
+    metrics: Metrics,
+    *,
+    resolver: Resolver | None = None,
+    changing: Sequence[Source] = (),
+    live_reserve: float = 0.0,
 ) -> AsyncIterator[Fleet]:
     """Find the servers and begin to watch them. Raises ConfigError for a list that cannot be used.
 
-    `resolver` looks up names in place of the system's.
+    `resolver` looks up names in place of the system's. `changing` are sources besides the configured ones.
+    `live_reserve` is the share of each server's permits that jobs leave free.
     """
     clock = SystemClock()
     absences = Absences(clock.now)
     async with AsyncExitStack() as stack:
-        sources = await stack.enter_async_context(open_sources(config, resolver))
+        sources = await stack.enter_async_context(open_sources(config, resolver, changing))
         transport = await stack.enter_async_context(
             AiohttpTransport(connect_timeout_s=config.pool.connect_timeout_s, absences=absences)
         )
         prober = await stack.enter_async_context(_prober(config.pool, absences))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        pool = Pool(config.pool, metrics, clock.now, Random(), absences)  # noqa: S311  # it jitters probes
+        random = Random()  # noqa: S311  # it jitters probes
+        pool = Pool(config.pool, metrics, clock.now, random, absences, live_reserve=live_reserve)
         monitor = Monitor(pool, prober, clock, metrics, tasks)
         membership = Membership(sources, monitor.watch)
         membership.announce()
@@ -96,7 +112,7 @@ async def open_fleet(
             following = membership.follow(source, clock)
             keepers.append(tasks.create_task(following, name=f"follow {source.name}"))
         try:
-            yield Fleet(config, pool, monitor, transport, clock, metrics)
+            yield Fleet(config, pool, monitor, membership, transport, clock, metrics)
         finally:
             monitor.stop()
             for keeper in keepers:

@@ -10,13 +10,21 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from dispatcher.api.application import make_application
+from dispatcher.api.auth import require_keys_or_loopback
 from dispatcher.api.context import Context
+from dispatcher.api.relay import Relay
+from dispatcher.app.clock import SystemClock
 from dispatcher.app.fleet import Fleet, open_fleet
+from dispatcher.app.members import open_lookup, open_members
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import ConfigError, DispatcherError, Fault, first_of
+from dispatcher.jobs.files import Files
+from dispatcher.jobs.jobs import Jobs
+from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.payloads import JobPayloads
 from dispatcher.jobs.places import Places
+from dispatcher.jobs.threads import Paperwork
 from dispatcher.queue.sql import SqlQueue, open_queue
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
@@ -36,6 +44,7 @@ class Service:
         self._stopping = asyncio.Event()
         self._stops = 0
         self._node: Node | None = None
+        self._relay: Relay | None = None
         self._log = structlog.get_logger("dispatcher.service")
 
     async def run(self) -> None:
@@ -54,22 +63,41 @@ class Service:
         """First: take no more work and wait for what is in flight. Second: end at once."""
         self._stops += 1
         self._stopping.set()
-        if self._stops > 1 and self._node is not None:
-            self._node.stop()
+        if self._stops > 1:
+            for part in (self._node, self._relay):
+                if part is not None:
+                    part.stop()
 
     async def _serve(self, stack: AsyncExitStack) -> None:
+        require_keys_or_loopback(self.config.api)
         places = Places(self.config.storage.directory)
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
         registry = CollectorRegistry()
-        fleet = await stack.enter_async_context(open_fleet(self.config, Metrics(registry)))
+        members = await asyncio.to_thread(open_members, self.config, places.servers, SystemClock())
+        fleet = await stack.enter_async_context(
+            open_fleet(
+                self.config,
+                Metrics(registry),
+                changing=members.sources(),
+                live_reserve=self.config.api.live_reserve,
+            )
+        )
+        members.join(fleet.membership, await stack.enter_async_context(open_lookup(self.config)))
         queue = await stack.enter_async_context(_open_queue(self.config, places.queue, fleet))
         await queue.release_all()
         recorder = await stack.enter_async_context(self._recorder(places, fleet))
         node = self._node = fleet.node(queue, JobPayloads(places), recorder)
+        files = Files(places, queue.keeping, fleet.clock)
+        jobs = self._jobs(queue, node, files, places, fleet)
+        await jobs.load()
         working = asyncio.create_task(node.run(until_drained=False), name="node")
         stack.push_async_callback(_ended, node, working)
-        context = Context(self.config, fleet.clock, fleet.pool, registry, self._obstacles)
+        await stack.enter_async_context(jobs)
+        relay = self._relay = _relay(fleet, node)
+        context = Context(
+            self.config, fleet.clock, fleet.pool, node, members, files, jobs, registry, self._obstacles, relay
+        )
         self.address = await stack.enter_async_context(_listening(make_application(context), self.config))
         self._log.info("serving", host=self.address[0], port=self.address[1], storage=str(places.root))
         stopping = asyncio.create_task(self._stopping.wait(), name="stop")
@@ -77,7 +105,14 @@ class Service:
         stopping.cancel()
         if not working.done():
             self._log.info("stopping", in_flight=node.desk.in_flight, advice="again to stop at once")
-            await node.drain()
+            async with asyncio.TaskGroup() as draining:
+                draining.create_task(node.drain(), name="drain node")
+                draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
+
+    def _jobs(self, queue: SqlQueue, node: Node, files: Files, places: Places, fleet: Fleet) -> Jobs:
+        paperwork = Paperwork(queue, places, self.config.queue.shard_size)
+        keeper = JobKeeper(queue, node, files, places, paperwork, fleet.clock)
+        return Jobs(queue, node, files, places, keeper, fleet.clock)
 
     def _recorder(self, places: Places, fleet: Fleet) -> JournalRecorder:
         return JournalRecorder(
@@ -94,6 +129,10 @@ class Service:
         if self._stops:
             return ["draining"]
         return [obstacle for obstacle in (node.obstacle,) if obstacle is not None]
+
+
+def _relay(fleet: Fleet, node: Node) -> Relay:
+    return Relay(fleet.live(node), fleet.transport, fleet.monitor.healthy, fleet.monitor.carry_out)
 
 
 async def _ended(node: Node, working: "asyncio.Task[None]") -> None:

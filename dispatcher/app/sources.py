@@ -1,6 +1,7 @@
 """Where servers are found, as configured, and what all of these places list together."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -35,43 +36,65 @@ class Source:
     """None: the list stays as it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A server, and the source that it is listed by: the first of those that do."""
+
+    server: ServerSpec
+    source: str
+
+
 class Membership:
     """The servers of all sources together. One that two of them list is one server, as the first has it."""
 
     def __init__(self, sources: Sequence[Source], tell: Callable[[Sequence[ServerSpec]], None]) -> None:
         self._lists = {source.name: source.servers for source in sources}
         self._tell = tell
+        self.held_out: AbstractSet[ServerId] = frozenset()
+        """Listed servers that are to get nothing, for as long as an operator wants."""
+
+    def listed(self) -> Mapping[ServerId, Listed]:
+        """Every listed server, held out or not."""
+        servers: dict[ServerId, Listed] = {}
+        for name, listed in self._lists.items():
+            for server in listed:
+                servers.setdefault(server.id, Listed(server, name))
+        return servers
 
     def announce(self) -> None:
         """Tell who they are."""
-        servers: dict[ServerId, ServerSpec] = {}
-        for listed in self._lists.values():
-            for server in listed:
-                servers.setdefault(server.id, server)
-        self._tell(list(servers.values()))
+        listed = self.listed().values()
+        self._tell([each.server for each in listed if each.server.id not in self.held_out])
+
+    def put(self, source: str, servers: Sequence[ServerSpec]) -> None:
+        """Make this a source's list, and announce it."""
+        self._lists[source] = servers
+        self.announce()
 
     async def follow(self, source: Source, clock: Clock) -> None:
         """Announce each change of a source. What it lists no more may still be another's."""
         if source.watched is not None:
             async for servers in source.watched.watch(clock, LOOK_EVERY_S):
-                self._lists[source.name] = servers
-                self.announce()
+                self.put(source.name, servers)
 
 
 @asynccontextmanager
-async def open_sources(config: Config, resolver: Resolver | None = None) -> AsyncIterator[Sequence[Source]]:
+async def open_sources(
+    config: Config, resolver: Resolver | None = None, changing: Sequence[Source] = ()
+) -> AsyncIterator[Sequence[Source]]:
     """Every configured source. Names are looked up only once they are followed: they may not exist yet.
 
-    `resolver` takes the place of the system's. Raises ConfigError, as `check_sources` does.
+    `resolver` takes the place of the system's. With sources that are `changing` while the process runs there
+    need be no other. Raises ConfigError, as `check_sources` does.
     """
-    sources = check_sources(config)
+    sources = _read_sources(config) if changing else check_sources(config)
     async with AsyncExitStack() as stack:
         if config.discovery.dns:
             if resolver is None:
                 resolver = await stack.enter_async_context(_system_resolver())
             names = names_of(config.discovery.dns, resolver, config.api_key)
             sources += [Source(str(each.name), watched=each) for each in names]
-        yield sources
+        yield [*sources, *changing]
 
 
 def check_sources(config: Config) -> list[Source]:
@@ -83,6 +106,11 @@ def check_sources(config: Config) -> list[Source]:
     if not config.servers and discovery.file is None and not discovery.dns:
         options = "--server URL, --servers-file PATH or --servers-dns NAME"
         raise ConfigError((Fault("servers", f"must name at least one: {options}"),))
+    return _read_sources(config)
+
+
+def _read_sources(config: Config) -> list[Source]:
+    discovery = config.discovery
     sources = [Source("servers", expand_servers(config.servers, config.api_key))]
     if discovery.file is not None:
         file = ServersFile(discovery.file, config.api_key)

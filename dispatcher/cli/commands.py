@@ -5,8 +5,12 @@ import typer
 from dispatcher.cli.check import check
 from dispatcher.cli.demo import demo
 from dispatcher.cli.fake_server import fake_server
+from dispatcher.cli.jobs_commands import cancel, fetch, pause, resume, status, submit, watch
+from dispatcher.cli.key import key
+from dispatcher.cli.register import register
 from dispatcher.cli.run import run
 from dispatcher.cli.serve import serve
+from dispatcher.cli.servers import app as servers
 from dispatcher.cli.simulate import simulate
 from dispatcher.cli.verify import verify
 
@@ -24,4 +28,9 @@ app.command("verify")(verify)
 app.command("demo")(demo)
 app.command("fake-server")(fake_server)
 app.command("serve")(serve)
+for command in (submit, status, watch, pause, resume, cancel, fetch):
+    app.command(command.__name__)(command)
+app.command("key")(key)
+app.command("register")(register)
+app.add_typer(servers, name="servers")
 app.command("simulate")(simulate)

@@ -1,10 +1,12 @@
 """Every setting: its name, default and bounds, and the places it can be set in."""
 
+from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSettings
 from dispatcher.config.known_answer import KnownAnswer
 from dispatcher.config.loading import load_config
 from dispatcher.config.names import DnsName, parse_dns_name
 from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList
 from dispatcher.config.settings import (
+    ApiSettings,
     Config,
     DiscoverySettings,
     DispatchSettings,
@@ -16,14 +18,19 @@ from dispatcher.config.settings import (
 )
 
 __all__ = [
+    "ApiSettings",
     "Config",
     "DiscoverySettings",
     "DispatchSettings",
     "DnsEntry",
     "DnsName",
+    "Hashed",
+    "KeyEntry",
+    "KeyLimits",
     "KnownAnswer",
     "PoolSettings",
     "QueueSettings",
+    "RegistrationSettings",
     "ResultsSettings",
     "RunSettings",
     "ServerEntry",

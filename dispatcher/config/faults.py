@@ -71,9 +71,9 @@ def _shown(detail: ErrorDetails) -> str:
     return f", got {text}" if shown else ""
 
 
-_SECRETIVE = frozenset({"servers", "dns", "url", "headers", "api_key"})
+_SECRETIVE = frozenset({"servers", "dns", "url", "headers", "api_key", "keys", "tokens"})
 
 
 def _is_public(place: Place) -> bool:
-    """A server's URL and headers can hold credentials that were put there by mistake."""
+    """Credentials can stand by mistake in a server's URL or headers, or in place of their hashes."""
     return place[-1:] == ("limit",) or not _SECRETIVE.intersection(place)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSettings
 from dispatcher.config.document import Place
 from dispatcher.config.faults import dotted, explain
 from dispatcher.config.known_answer import KnownAnswer, Message
@@ -75,5 +76,9 @@ def _candidates(place: Place) -> Collection[str]:
         return tuple(ServerEntry.model_fields)
     if place[:2] == ("pool", "canary"):
         return tuple((Message if "messages" in place else KnownAnswer).model_fields)
+    if place[:2] == ("api", "keys"):
+        return tuple((KeyLimits if "limits" in place else KeyEntry).model_fields)
+    if place[:2] == ("discovery", "registration"):
+        return tuple((Hashed if "tokens" in place else RegistrationSettings).model_fields)
     siblings = Config.model_fields if len(place) == 1 else sections()[str(place[0])]
     return *siblings, *(dotted(setting) for setting in setting_places())

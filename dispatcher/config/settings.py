@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 
+from dispatcher.config.access import KeyList, Registration
 from dispatcher.config.known_answer import Canary, KnownAnswer
 from dispatcher.config.servers import LIMIT_MAX, DnsList, ServerList
 from dispatcher.config.values import ApiKey, Count, Name, Seconds, Settings
@@ -30,6 +31,8 @@ class DiscoverySettings(Settings):
     """A list of servers, read again whenever it changes."""
     dns: DnsList | None = None
     """Names whose DNS records are servers, looked up again and again."""
+    registration: Registration | None = None
+    """Who may register servers with `dispatcher serve`; None: nobody."""
 
 
 class DispatchSettings(Settings):
@@ -108,8 +111,12 @@ class ApiSettings(Settings):
     host: Name = "127.0.0.1"
     port: Annotated[Count, Field(ge=0, le=65_535)] = 8080
     """0: a free port, for tests."""
+    keys: KeyList = ()
+    """Who may use it. None: whoever reaches it, as an admin; so `host` must then be a loopback address."""
     live_reserve: Annotated[float, Field(ge=0, le=0.9)] = 0.1
     """The share of each server's permits that jobs leave to live requests."""
+    upload_bytes_max: Annotated[Count, Field(ge=1, le=2**50)] = 20 * 2**30
+    """What one uploaded file may have."""
 
 
 class TelemetrySettings(Settings):

@@ -12,8 +12,15 @@ from dispatcher.errors import Fault
 
 PREFIX = "DISPATCHER_"
 
-_NO_SETTINGS = frozenset({"DISPATCHER_URL", "DISPATCHER_REQUIRE_SERVICES"})
-"""Variables of the admin commands and of the tests."""
+_NO_SETTINGS = frozenset(
+    {
+        "DISPATCHER_URL",
+        "DISPATCHER_SERVER_API_KEY",
+        "DISPATCHER_REGISTRATION_TOKEN",
+        "DISPATCHER_REQUIRE_SERVICES",
+    }
+)
+"""Variables of the commands to a service, and of the tests."""
 
 _SERVICE_LINK = re.compile(r"(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)$")
 """What Kubernetes sets in every pod next to a Service called `dispatcher` or `dispatcher-...`.

@@ -76,6 +76,8 @@ class Desk:
         """Attempts in flight, and those whose ending has not been judged yet."""
         self.closed = False
         """Whether the node drains: nothing more is sent."""
+        self.first_refusal: Callable[[Server], None] = _nobody
+        """Offered each server where a permit came back, before a job may take it."""
         self._pool = pool
         self._judge = judge
         self._settings = settings
@@ -193,7 +195,7 @@ class Desk:
                 heapq.heappop(shares)
                 continue
             yield self._begin(item, server, now)
-            if server.permits_free(now) > 0:
+            if server.permits_for_jobs(now) > 0:
                 heapq.heapreplace(shares, (-server.free_share(now), server.spec.id))
             else:
                 heapq.heappop(shares)
@@ -218,7 +220,7 @@ class Desk:
             yield copy
 
     def _with_permits(self, now: float) -> list[Server]:
-        self._roomy = {id_: server for id_, server in self._roomy.items() if server.permits_free(now) > 0}
+        self._roomy = {id_: server for id_, server in self._roomy.items() if server.permits_for_jobs(now) > 0}
         return list(self._roomy.values())
 
     def _may_send(self) -> bool:
@@ -254,6 +256,10 @@ class Desk:
         del self.open[server.spec.id][attempt]
         if not self.open[server.spec.id]:  # servers come and go
             del self.open[server.spec.id]
+        self.permit_freed(server)
+
+    def permit_freed(self, server: Server) -> None:
+        """There may be a permit for a job at this server."""
         self._roomy[server.spec.id] = server
 
     def attempt_ended(self, attempt: Attempt, ending: Ending, *, healthy: bool | None) -> Ended:
@@ -363,6 +369,10 @@ class Desk:
             self._forget([item])
         else:
             self.backlog.put_back(item, not_before, now)
+
+
+def _nobody(_server: Server) -> None:
+    """There are no live requests in a run."""
 
 
 def _is_running(item: Item) -> bool:

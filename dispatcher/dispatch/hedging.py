@@ -106,7 +106,7 @@ def _gets_on(attempt: Attempt, now: float) -> bool:
 
 def _stands_idle(server: Server, now: float) -> bool:
     well = server.proven and not server.doubts
-    return well and server.permits_free(now) > 0 and server.free_share(now) >= IDLE_SHARE
+    return well and server.permits_for_jobs(now) > 0 and server.free_share(now) >= IDLE_SHARE
 
 
 def _fits(attempt: Attempt, server: Server) -> bool:

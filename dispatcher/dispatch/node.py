@@ -8,6 +8,7 @@ import structlog
 from dispatcher.config import DispatchSettings, QueueSettings
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.desk import Desk
+from dispatcher.dispatch.ledger import Ledger
 from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
@@ -43,6 +44,7 @@ class Node:
         self.name = name
         self.desk = desk
         self.progress = Progress(world.clock.now())
+        self.ledger = Ledger()
         self._world = world
         self._monitor = monitor
         self._dispatch = dispatch
@@ -204,6 +206,7 @@ class Node:
         self.progress.replayed(replay.tally)
         shard = self.desk.admit(lease, requests, replay)
         del self._unopened[lease]
+        self.ledger.took(shard)
         if lease.job.id in self._withdrawn:
             self.desk.withdraw(lease.job.id, ())
         self._look_at(shard)
@@ -216,6 +219,12 @@ class Node:
         self.desk.look_everywhere()
         self._pump()
         self._hungry.set()
+
+    def permit_freed(self, server: Server) -> None:
+        """A live request gave a permit back there that no other one wants: it may be a job's."""
+        if self.desk.backlog.ready() and server.permits_for_jobs(self._world.clock.now()) > 0:
+            self.desk.permit_freed(server)
+            self._pump()
 
     def _pump(self) -> None:
         """Start every attempt for which there is a request and a permit."""
@@ -236,6 +245,7 @@ class Node:
             self._sending.close(ended.needless, Break(BreakKind.GIVEN_UP, "its other attempt ended first"))
         if self._withdrawn:
             self._see_off_with(attempt.item.lease)
+        self.desk.first_refusal(attempt.server)
         self._pump()
         if self.desk.room():
             self._hungry.set()
@@ -271,6 +281,7 @@ class Node:
             for recorded in await self._world.recorder.recorded():
                 shard, outcomes = self.desk.recorded(recorded.lease, recorded.count)
                 self._count(outcomes)
+                self.ledger.recorded(recorded.lease.job.id, outcomes)
                 if shard is not None:
                     self._look_at(shard)
             self._pump()
@@ -317,7 +328,9 @@ class Node:
             await self._queue.settle(shard.lease, shard.tally)
         except LeaseLostError:
             self._lose([shard.lease])
+            return
         self.desk.shards.remove(shard.lease)
+        self.ledger.settle(shard)
 
     async def _give_back(self, shard: ShardInHand) -> None:
         """Close a shard that is withdrawn, and leave the rest of it to whoever leases it next."""
@@ -325,6 +338,7 @@ class Node:
         await self._queue.release([shard.lease])
         self.progress.lost(shard.tally)
         self.desk.shards.remove(shard.lease)
+        self.ledger.gave_back(shard)
 
     async def _keep_leases(self) -> None:
         while True:
@@ -355,6 +369,7 @@ class Node:
             now = self._world.clock.now()
             self.desk.ceiling.tick(now)
             self.progress.sample(now)
+            self.ledger.sample(now)
             self.capacity_changed()
             self._hedge()
             self._look_for_servers(now)

@@ -69,12 +69,12 @@ class Rejections:
     def __init__(self, report: BinaryIO | None) -> None:
         self.count = 0
         self._report = report
-        self._first: list[tuple[int, str]] = []
+        self._first: list[tuple[int, str, str]] = []
 
     def add(self, line: int, fault: LineFault) -> None:
         """Keep one."""
         self.count += 1
-        insort(self._first, (line, fault.message))
+        insort(self._first, (line, fault.message, fault.code.value))
         del self._first[FAULTS_LISTED:]
         if self._report is not None:
             rejected = _Rejected(line, fault.custom_id, fault.code, fault.message)
@@ -84,7 +84,7 @@ class Rejections:
     @property
     def faults(self) -> tuple[Fault, ...]:
         """The first 20, by line."""
-        return tuple(Fault(f"line {line}", message) for line, message in self._first)
+        return tuple(Fault(f"line {line}", message, line, code) for line, message, code in self._first)
 
 
 @contextmanager

@@ -25,9 +25,10 @@ class FilePayloads:
 
         Raises StorageError where the file cannot be read, or is not the one that was scanned.
         """
-        return await asyncio.to_thread(self._read, lease)
+        return await asyncio.to_thread(self.read_now, lease)
 
-    def _read(self, lease: Lease) -> list[Request]:
+    def read_now(self, lease: Lease) -> list[Request]:
+        """As `read`, for a thread: it blocks."""
         if lease.shard.requests == 0:
             return []  # its one line may be too long to be read
         lines = [line for line in self._bytes(lease.shard).split(b"\n") if not is_blank(line)]

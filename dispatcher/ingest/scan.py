@@ -11,7 +11,7 @@ from dispatcher.ingest.sharding import DEFAULT_LIMITS, ScanLimits, Sharder
 from dispatcher.ingest.unique import Ids, Repetition
 from dispatcher.jsonl import CHUNK_BYTES, Line, split_lines
 from dispatcher.model import Shard
-from dispatcher.request_line import LineCode, LineFault, parse_request, shown, too_long
+from dispatcher.request_line import Head, LineCode, LineFault, parse_request, shown, too_long
 
 SHARDS_HANDED_OVER = 256
 INDEXES_HANDED_OVER = 10_000
@@ -62,6 +62,7 @@ class _Check:
         self._ids = ids
         self._rejected = rejected
         self._shards = shards
+        self._route = limits.route
         self._models = ModelCounts()
         self._too_long = too_long(limits.line_bytes_max)
         self._blank = 0
@@ -73,6 +74,8 @@ class _Check:
                 self._blank += 1
                 continue
             found = self._too_long if line.content is None else parse_request(line.content)
+            if self._route is not None and isinstance(found, Head) and found.url != self._route:
+                found = _mismatched(found, self._route)
             if isinstance(found, LineFault):
                 self._rejected.add(line.number, found)
             else:
@@ -128,6 +131,14 @@ class _Batches(Generic[_Item]):
         if self._items and self._deliver is not None:
             self._deliver(self._items)
         self._items = []
+
+
+def _mismatched(head: Head, route: str) -> LineFault:
+    return LineFault(
+        LineCode.URL_MISMATCHED,
+        f"url is {shown(head.url)}; every line's must be the batch's endpoint, {shown(route)}",
+        head.custom_id,
+    )
 
 
 def _repeated(repetition: Repetition) -> LineFault:

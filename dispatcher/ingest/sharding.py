@@ -8,7 +8,7 @@ from dispatcher.model import Shard
 
 @dataclass(frozen=True, slots=True)
 class ScanLimits:
-    """Sizes at which the scan cuts."""
+    """What the scan holds lines to, and where it cuts."""
 
     shard_size: int = 256
     """Lines in a shard, at most."""
@@ -16,6 +16,8 @@ class ScanLimits:
     """Bytes in a shard, at most, unless a single line is longer: a shard is read into memory whole."""
     line_bytes_max: int = LINE_BYTES_MAX
     """A longer line is rejected."""
+    route: str | None = None
+    """The only `url` that is valid; None: any that is known."""
 
 
 DEFAULT_LIMITS = ScanLimits()

@@ -16,15 +16,26 @@ class Places:
         self.root = root
         self.queue = root / "queue.sqlite"
         self.journals = root / "journals"
+        self.servers = root / "servers.json"
         self.work = root / "work"
+        self.folders = (root / "files", root / "inputs", self.journals, self.work)
+        """What must be there before anything is kept; the files first."""
 
     def file(self, file_id: str) -> Path:
         """The bytes of an uploaded or a made file."""
-        return self.root / "files" / _checked(file_id)
+        return self.folders[0] / _checked(file_id)
+
+    def journals_of(self, job: JobId) -> Path:
+        """A job's journals."""
+        return self.journals / _checked(job)
+
+    def work_of(self, job: JobId) -> Path:
+        """Where a job's input is checked: nothing there outlives that."""
+        return self.work / _checked(job)
 
     def input_of(self, job: JobId) -> Path:
         """A job's input: a link to its file, so that deleting the file does not take it away."""
-        return self.root / "inputs" / _checked(job)
+        return self.folders[1] / _checked(job)
 
 
 def _checked(name: str) -> str:

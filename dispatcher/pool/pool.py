@@ -53,8 +53,11 @@ class Pool:
         clock_now: Callable[[], float],
         random: Random,
         absences: Absences | None = None,
+        *,
+        live_reserve: float = 0.0,
     ) -> None:
         self.settings = settings
+        self._live_reserve = live_reserve
         self.servers: dict[ServerId, Server] = {}
         self._metrics = metrics
         self._now = clock_now
@@ -85,7 +88,7 @@ class Pool:
         return None
 
     def _join(self, spec: ServerSpec) -> Server:
-        server = Server(spec, self._limit_of(spec), self._now())
+        server = Server(spec, self._limit_of(spec), self._now(), self._live_reserve)
         self.servers[spec.id] = server
         self._metrics.server_joined(spec.id, lambda: server.in_flight, lambda: self._permits_shown(server))
         self._metrics.server_state(spec.id, server.state.value)
@@ -247,7 +250,7 @@ class Pool:
         if restarted:
             return self._process_gone(server, Event.RESTARTED, "the process was restarted")
         self._note_progress(server, telemetry, self._now() if asked_at is None else asked_at)
-        server.limit.measured(telemetry, server.in_flight)
+        server.limit.measured(telemetry, server.spoken_for(self._now()))
         return ()
 
     def _note_progress(self, server: Server, telemetry: Telemetry, asked_at: float) -> None:
@@ -331,7 +334,7 @@ class Pool:
         server.note_start(report.started_at)
         server.version = report.version or server.version
         if report.telemetry is not None:  # what it can hold is known before the first request
-            server.limit.measured(report.telemetry, server.in_flight)
+            server.limit.measured(report.telemetry, server.spoken_for(self._now()))
 
     def _process_gone(self, server: Server, event: Event, reason: str) -> Sequence[Effect]:
         """Move; a draining server stays what it is, but its open requests must not wait for an answer."""

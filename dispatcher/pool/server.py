@@ -1,5 +1,6 @@
 """One server as the pool sees it: its state, its permits and what it has done for us. No I/O."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -57,6 +58,7 @@ class Server:
         "progress_at",
         "proven",
         "record",
+        "reserve",
         "seen",
         "setbacks",
         "silent",
@@ -66,8 +68,10 @@ class Server:
         "version",
     )
 
-    def __init__(self, spec: ServerSpec, limit: Limit, now: float) -> None:
+    def __init__(self, spec: ServerSpec, limit: Limit, now: float, reserve: float = 0.0) -> None:
         self.spec = spec
+        self.reserve = reserve
+        """The share of its permits that jobs leave to live requests."""
         self.machine = Machine(now)
         self.limit = limit
         self.in_flight = 0
@@ -147,6 +151,25 @@ class Server:
         would convict it: a server that fails at once must not be fed. One that was silent to requests and
         passed its canary gets one more until it answers.
         """
+        permits = self._permits(now)
+        return permits - self.in_flight if permits else 0
+
+    def permits_for_jobs(self, now: float) -> int:
+        """How many more requests of jobs it may be given now: the reserve is left free.
+
+        However small its limit is, one permit of it is for jobs.
+        """
+        permits = self._permits(now)
+        return permits - self._left_free(permits) - self.in_flight if permits else 0
+
+    def spoken_for(self, now: float) -> int:
+        """Permits that are taken, or left free on purpose: what tells whether its limit is made use of."""
+        return self.in_flight + self._left_free(self.limit.permits(now))
+
+    def _left_free(self, permits: int) -> int:
+        return min(math.ceil(self.reserve * permits), permits - 1) if permits > 0 else 0
+
+    def _permits(self, now: float) -> int:
         if self.machine.state is not State.ACTIVE or now < self.blocked_until:
             return 0
         permits = self.limit.permits(now)
@@ -154,7 +177,7 @@ class Server:
             permits = min(permits, max(1, DOUBTS_MAX - self.doubts))
         if self.silent and not self.proven:
             permits = min(permits, self.silent + 1)
-        return permits - self.in_flight
+        return permits
 
     def free_share(self, now: float) -> float:
         """The share of its limit that is free: what the assigner compares."""
@@ -187,7 +210,7 @@ class Server:
             before_s = seconds if self.answer_s is None else self.answer_s
             self.answer_s = before_s + (seconds - before_s) * ANSWER_WEIGHT
             self.record.tokens += judgement.tokens.completion
-            self.limit.completed(self.in_flight, now)
+            self.limit.completed(self.spoken_for(now), now)
 
     def failed(self, message: str, now: float) -> None:
         """Note a fault, for the operator to see."""

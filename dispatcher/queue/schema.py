@@ -1,4 +1,6 @@
-"""The queue's tables: jobs and their shards. Payloads stay in the input file, outcomes in the journals.
+"""The queue's tables: jobs and their shards, and the service's files.
+
+Payloads stay in the input file, outcomes in the journals.
 
 A change here needs a revision in `migrations`: a test compares the two.
 """
@@ -66,6 +68,20 @@ shards = Table(
 _open = shards.c.settled_at.is_(None)
 _leased = _open & shards.c.node.is_not(None)
 
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("purpose", Text, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+)
+
+# Lists an owner's files by age.
+Index("files_by_age", files.c.owner, files.c.created_at, files.c.id)
 # Finds the next shards to lease without walking over the settled ones.
 Index("shards_open", shards.c.job_id, shards.c.number, sqlite_where=_open, postgresql_where=_open)
 # Sums up what is being worked on.

@@ -15,6 +15,7 @@ from dispatcher.queue import statements
 from dispatcher.queue.bell import Bell
 from dispatcher.queue.choosing import choose
 from dispatcher.queue.database import Database, open_sqlite
+from dispatcher.queue.keeping import Keeping
 from dispatcher.queue.records import (
     JobRecord,
     JobStatus,
@@ -75,6 +76,8 @@ class SqlQueue:
         self._now = now
         self._lease_s = lease_s
         self._bell = Bell(clock)
+        self.keeping = Keeping(database, self._bell)
+        """What the service keeps beside the shards."""
 
     # The node's side.
 

@@ -130,14 +130,17 @@ def ensure_writable(directory: Path) -> None:
             probe.unlink(missing_ok=True)
 
 
-def atomic_write(path: Path, content: bytes) -> None:
-    """Put a file in place, whole and durable, or leave the old one. Raises StorageError."""
-    with replacing(path) as file:
+def atomic_write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Put a file in place, whole and durable, or leave the old one. Raises StorageError.
+
+    `mode` says who may read it, as far as the process's umask lets them.
+    """
+    with replacing(path, mode) as file:
         file.write(content)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     """Write a file aside; put it in place, durably, when the context is left without an exception.
 
     Raises StorageError for any OSError within.
@@ -145,7 +148,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     aside = path.with_name(f"{path.name}.partial")
     with storage_errors(path, "cannot be written"):
         try:
-            with aside.open("wb") as file:
+            with open(aside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

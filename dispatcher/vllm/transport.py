@@ -17,6 +17,7 @@ from dispatcher.model import Answer, Break, BreakKind, Ending, Request, ServerId
 from dispatcher.telemetry.absences import Absences
 from dispatcher.vllm.breaks import break_of
 from dispatcher.vllm.headers import retry_after_s, server_headers
+from dispatcher.vllm.streaming import EVENT_STREAM, Sink, flow, is_stream
 
 if TYPE_CHECKING:
     from aiohttp.client_reqrep import ClientRequest
@@ -83,17 +84,23 @@ class AiohttpTransport:
         await self._session.close()
 
     async def send(
-        self, server: ServerSpec, request: Request, request_id: str, timeout_s: float | None
+        self,
+        server: ServerSpec,
+        request: Request,
+        request_id: str,
+        timeout_s: float | None,
+        sink: Sink | None = None,
     ) -> Ending:
-        """Post the request's body and return how that ended. Raises only CancelledError.
+        """Post the request's body and return how that ended. Raises CancelledError, and what the sink raises.
 
         `timeout_s` is for the whole attempt; None waits as long as the connection lives. The connection of an
         attempt that did not end with a whole answer is closed on return, which makes vLLM abort the request.
+        An answer that is a stream of events goes to the `sink`, where there is one; its body is then empty.
         """
         attempt = _Attempt(time.monotonic())
         _attempt.set(attempt)
         try:
-            return await self._post(server, request, request_id, timeout_s)
+            return await self._post(server, request, request_id, timeout_s, sink)
         except (aiohttp.ClientError, OSError, ValueError, MemoryError) as error:
             age_s = time.monotonic() - attempt.started - self._absences.seconds_since(attempt.started)
             away = self._absences.just_over()
@@ -102,7 +109,12 @@ class AiohttpTransport:
             await attempt.hang_up()
 
     async def _post(
-        self, server: ServerSpec, request: Request, request_id: str, timeout_s: float | None
+        self,
+        server: ServerSpec,
+        request: Request,
+        request_id: str,
+        timeout_s: float | None,
+        sink: Sink | None,
     ) -> Ending:
         target = self._target(server)
         body = request.body
@@ -115,6 +127,9 @@ class AiohttpTransport:
             server_hostname=server.host_name,
         )
         try:
+            if sink is not None and is_stream(response):
+                await flow(response, sink, response.headers.get(_X_REQUEST_ID, request_id))
+                return Answer(response.status, b"", EVENT_STREAM)
             return await self._answer(response, request_id)
         finally:
             response.close()  # does nothing to a connection that has gone back after a whole answer

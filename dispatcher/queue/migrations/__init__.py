@@ -5,7 +5,7 @@ from sqlalchemy import Connection, inspect, text
 from dispatcher.errors import StateError
 from dispatcher.queue.schema import metadata
 
-HEAD = "0001"
+HEAD = "0002"
 """The revision that this version of the dispatcher works with. Revisions are numbered upwards."""
 
 

@@ -1,0 +1,255 @@
+"""Live requests on their way: a permit, a server, the answer to the client. The async shell of `LiveDesk`."""
+
+import asyncio
+import itertools
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, assert_never
+
+from aiohttp import web
+
+from dispatcher.api.errors import ApiError
+from dispatcher.api.exchange import ClientLeftError, Exchange
+from dispatcher.dispatch.live import TRIES_MAX, LiveDesk, LiveEnded, Prospect
+from dispatcher.dispatch.turns import LiveAttempt
+from dispatcher.model import (
+    Answer,
+    Break,
+    BreakKind,
+    Ending,
+    Judgement,
+    Request,
+    ServerId,
+    ServerSpec,
+    Verdict,
+)
+from dispatcher.pool.effects import Effect
+from dispatcher.pool.server import Server
+from dispatcher.vllm.streaming import Sink
+
+WAIT_S_MAX = 30.0
+"""How long a live request waits for a permit: half of what usual proxies wait for a first byte."""
+RETRY_AFTER_S = 2
+"""When a client that was refused may ask again: a server that is out is looked at no sooner."""
+WATCH_S = 0.25
+"""How often it is seen whether clients are still there."""
+SENDS_MAX = 2 * TRIES_MAX
+"""Sends that ended on a stale connection are no tries, but end, too."""
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_MANY, SERVICE_UNAVAILABLE, BAD_GATEWAY = 401, 403, 404, 429, 503, 502
+OURS = (BreakKind.LOCAL, BreakKind.OFFLINE, BreakKind.AWAY)
+
+
+class LiveTransport(Protocol):
+    """The data plane: one send, no retry, and a sink for an answer that is a stream."""
+
+    async def send(
+        self,
+        server: ServerSpec,
+        request: Request,
+        request_id: str,
+        timeout_s: float | None,
+        sink: Sink | None = None,
+    ) -> Ending:
+        """Post the body and return how it ended. Raises CancelledError, and what the sink raises."""
+
+
+class Relay:
+    """Answers live requests from the pool's servers.
+
+    Args:
+        desk: Who gets which permit.
+        transport: The data plane.
+        healthy: What a server's `/health` says now.
+        carry_out: What the pool wants done.
+    """
+
+    def __init__(
+        self,
+        desk: LiveDesk,
+        transport: LiveTransport,
+        healthy: Callable[[Server], Awaitable[bool | None]],
+        carry_out: Callable[[Sequence[Effect]], None],
+    ) -> None:
+        self._desk = desk
+        self._transport = transport
+        self._healthy = healthy
+        self._carry_out = carry_out
+        self._open: dict[Exchange, None] = {}
+        self._closed = False
+        self._stopped = False
+        self._idle = asyncio.Event()
+        self._request_ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count())
+
+    async def answer(self, request: web.Request, asked: Request) -> web.StreamResponse:
+        """The answer of whichever server can give one.
+
+        Raises ApiError: 404 for a model nobody has, 429 and 503 where there is no server or no room for it,
+        502 where those that tried have failed.
+        """
+        if self._closed:
+            raise _unavailable("the service is stopping")
+        request_id = request.headers.get("X-Request-Id") or next(self._request_ids)
+        exchange = Exchange(request, asked, request_id)
+        self._open[exchange] = None
+        try:
+            return await self._answer(exchange)
+        except ClientLeftError:
+            return exchange.end(whole=False)
+        finally:
+            del self._open[exchange]
+            self._idle.set()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Take no more, and wait for what is open."""
+        self._closed = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._open and not self._stopped:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return
+
+    def stop(self) -> None:
+        """Take no more, and wait for nothing. May be called again."""
+        self._closed = self._stopped = True
+        self._idle.set()
+
+    async def watch(self) -> None:
+        """See, for ever, which clients have left, and which permits came up with time alone."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for exchange in list(self._open):
+                if exchange.client_left():
+                    exchange.task.cancel()
+            self._desk.look_everywhere()
+
+    async def _answer(self, exchange: Exchange) -> web.StreamResponse:
+        tried: tuple[ServerId, ...] = ()
+        for send in itertools.count(1):
+            attempt = await self._permit(exchange, frozenset(tried))
+            ending = await self._send(exchange, attempt)
+            ended = await self._ended(exchange, attempt, ending, tried)
+            if exchange.response is not None:
+                return exchange.end(whole=isinstance(ending, Answer))
+            if ended.judgement.verdict is not Verdict.STALE_CONNECTION:
+                tried = (*tried, attempt.server.spec.id)
+            if not ended.again or len(tried) >= TRIES_MAX or send >= SENDS_MAX:
+                return _response(ending, ended.judgement)
+        raise AssertionError("the sends have a limit")
+
+    # Permits
+
+    async def _permit(self, exchange: Exchange, tried: frozenset[ServerId]) -> LiveAttempt:
+        model = exchange.asked.model
+        elsewhere = bool(tried) and self._desk.has_elsewhere(model, tried)
+        avoided = tried if elsewhere else frozenset[ServerId]()
+        attempt = self._desk.take(model, avoided)
+        if attempt is not None:
+            return attempt
+        _refuse_hopeless(self._desk.prospect(model), model)
+        return await self._wait(model, avoided)
+
+    async def _wait(self, model: str | None, avoided: frozenset[ServerId]) -> LiveAttempt:
+        turn = asyncio.Event()
+        waiter = self._desk.wait(model, avoided, turn.set)
+        if waiter is None:
+            raise _busy("too many requests wait for a server")
+        try:
+            async with asyncio.timeout(WAIT_S_MAX):
+                await turn.wait()
+        except BaseException as error:
+            self._desk.forget(waiter)
+            if isinstance(error, TimeoutError):
+                raise _busy(f"no server had room within {WAIT_S_MAX:g} s") from None
+            raise
+        assert waiter.attempt is not None, "its turn comes with a permit"
+        return waiter.attempt
+
+    # Sending
+
+    async def _send(self, exchange: Exchange, attempt: LiveAttempt) -> Ending:
+        """The permit is held only while the request is at the server."""
+        try:
+            ending = attempt.given_up or await self._post(exchange, attempt)
+        except BaseException:  # its client has left, or we stop
+            self._desk.drop(attempt)
+            raise
+        self._desk.release(attempt)
+        return ending
+
+    async def _post(self, exchange: Exchange, attempt: LiveAttempt) -> Ending:
+        attempt.close = exchange.task.cancel
+        exchange.progressed = lambda: self._desk.progressed(attempt)
+        try:
+            return await self._transport.send(
+                attempt.server.spec,
+                exchange.asked,
+                exchange.request_id,
+                None,
+                exchange,
+            )
+        except asyncio.CancelledError:
+            if attempt.given_up is None or exchange.task.uncancel() > 0:
+                raise
+            return attempt.given_up
+        finally:
+            attempt.close = None
+
+    async def _ended(
+        self, exchange: Exchange, attempt: LiveAttempt, ending: Ending, tried: Sequence[ServerId]
+    ) -> LiveEnded:
+        healthy = None
+        if isinstance(ending, Answer) and ending.status == SERVICE_UNAVAILABLE:
+            healthy = await self._healthy(attempt.server)
+        if exchange.response is not None and isinstance(ending, Answer):
+            ended = self._desk.streamed(attempt)
+        else:
+            ended = self._desk.ended(attempt, ending, exchange.asked, tried, healthy=healthy)
+        self._carry_out(ended.effects)
+        return ended
+
+
+def _refuse_hopeless(prospect: Prospect, model: str | None) -> None:
+    match prospect:
+        case Prospect.SERVED | Prospect.SOON:
+            return
+        case Prospect.LATER:
+            raise _unavailable(f"no server for {model or 'any model'} can be used now")
+        case Prospect.NEVER:
+            raise ApiError(
+                NOT_FOUND, f"the model {model!r} does not exist", code="model_not_found", param="model"
+            )
+        case _ as never:
+            assert_never(never)
+
+
+def _unavailable(message: str) -> ApiError:
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return ApiError(SERVICE_UNAVAILABLE, message, code="no_server", headers=headers)
+
+
+def _busy(message: str) -> ApiError:
+    return ApiError(TOO_MANY, message, code="overloaded", headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def _response(ending: Ending, judgement: Judgement) -> web.Response:
+    """A server's last word as it is; in our own words where it has none, or they are not for clients."""
+    if isinstance(ending, Break):
+        if ending.kind in OURS:
+            raise _unavailable("the service cannot reach its servers now")
+        raise ApiError(BAD_GATEWAY, f"the servers failed: {judgement.message}", code="server_error")
+    credentials = ending.status in (UNAUTHORIZED, FORBIDDEN)
+    if credentials or ending.status // 100 == 3 or _is_of_another_model(ending, judgement):  # noqa: PLR2004  # 3xx
+        raise ApiError(BAD_GATEWAY, f"the servers failed: {judgement.message}", code="server_error")
+    headers = {"Content-Type": ending.content_type}
+    if ending.request_id is not None:
+        headers["X-Request-Id"] = ending.request_id
+    if ending.retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(ending.retry_after_s))
+    return web.Response(status=ending.status, body=ending.body, headers=headers)
+
+
+def _is_of_another_model(ending: Answer, judgement: Judgement) -> bool:
+    return judgement.verdict is Verdict.MISMATCH and ending.status // 100 == 2  # noqa: PLR2004  # 2xx

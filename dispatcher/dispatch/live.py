@@ -1,0 +1,286 @@
+"""Live requests: who gets which permit, and what the end of an attempt leads to. Nothing here awaits.
+
+They go before jobs: each server has a reserve that only they may use, and a permit that comes back is offered
+to those that wait, the oldest first, before a job may take it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import assert_never
+
+from dispatcher.dispatch.turns import LiveAttempt, Turns, Waiter
+from dispatcher.model import (
+    Answer,
+    Break,
+    BreakKind,
+    Ending,
+    ErrorCode,
+    Judgement,
+    Request,
+    ServerId,
+    Verdict,
+)
+from dispatcher.pool.effects import AttemptEnd, Effect, GiveUp
+from dispatcher.pool.pool import Pool
+from dispatcher.pool.server import Server
+from dispatcher.pool.states import State
+from dispatcher.ports import Judge
+from dispatcher.telemetry.metrics import Metrics
+
+TRIES_MAX = 3
+"""Sends of one live request, whatever ended them: its client is waiting."""
+WAITING_MAX = 4096
+"""Live requests that may wait for a permit. Each holds its body in memory."""
+SOON = (State.SUSPECT, State.VERIFYING)
+"""Where a server is that may be back in rotation within a canary's time."""
+INTERNAL_ERROR = 500
+
+
+class Prospect(Enum):
+    """What a request for a model may hope for."""
+
+    SERVED = auto()  # a server in rotation has it, busy or not
+    SOON = auto()  # one is being asked for its canary
+    LATER = auto()  # those that may have it are out of rotation, or not up yet
+    NEVER = auto()  # nobody lists it
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEnded:
+    """What an attempt's end leads to."""
+
+    judgement: Judgement
+    again: bool
+    """Whether another server may do better."""
+    effects: Sequence[Effect]
+
+
+class LiveDesk:
+    """The permits of live requests, taken and waited for. A listener of the monitor.
+
+    `freed` is told of a server that has a permit which no live request wants.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        judge: Judge,
+        metrics: Metrics,
+        clock_now: Callable[[], float],
+        freed: Callable[[Server], None],
+    ) -> None:
+        self.open: dict[LiveAttempt, None] = {}
+        self._pool = pool
+        self._judge = judge
+        self._metrics = metrics
+        self._now = clock_now
+        self._freed = freed
+        self._rotation = 0
+        self._turns = Turns()
+
+    # Permits
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a permit."""
+        return len(self._turns)
+
+    def prospect(self, model: str | None) -> Prospect:
+        """Whether there is, or may come, a server for this model."""
+        if self._pool.can_serve(model):
+            return Prospect.SERVED
+        able = [server for server in self._pool.servers.values() if _may_have(server, model)]
+        if any(server.state in SOON for server in able):
+            return Prospect.SOON
+        return Prospect.LATER if able or not self._pool.servers else Prospect.NEVER
+
+    def take(self, model: str | None, avoided: frozenset[ServerId] = frozenset()) -> LiveAttempt | None:
+        """A permit of the server with the largest free share; None where all are taken, or others wait."""
+        if self._turns.waits_for(model):
+            return None
+        now = self._now()
+        best, most = None, 0.0
+        for server in self._candidates(model, avoided):
+            free = server.permits_free(now)
+            if free > 0 and (share := free / (free + server.in_flight)) > most:
+                best, most = server, share
+        return None if best is None else self._begin(best, model, now)
+
+    def has_elsewhere(self, model: str | None, avoided: frozenset[ServerId], *, room: bool = False) -> bool:
+        """Whether another server in rotation has the model; with `room`, a free permit as well."""
+        now = self._now()
+        return any(not room or server.permits_free(now) > 0 for server in self._candidates(model, avoided))
+
+    def wait(
+        self, model: str | None, avoided: frozenset[ServerId], granted: Callable[[], None]
+    ) -> Waiter | None:
+        """Wait for a permit until `forget`; None where too many wait already.
+
+        A request that has been sent before, and so avoids a server, goes before those that have not.
+        """
+        return None if len(self._turns) >= WAITING_MAX else self._turns.join(model, avoided, granted)
+
+    def forget(self, waiter: Waiter) -> None:
+        """It does not wait any more, and what it may have been granted meanwhile is not wanted."""
+        self._turns.leave(waiter)
+        if waiter.attempt is not None:
+            self.drop(waiter.attempt)
+
+    def permit_freed(self, server: Server) -> None:
+        """A permit came back there: offer it."""
+        now = self._now()
+        while self._turns and server.permits_free(now) > 0:
+            waiter = self._turns.next_for(server)
+            if waiter is None:
+                return
+            self._turns.leave(waiter)
+            waiter.attempt = self._begin(server, waiter.model, now)
+            waiter.granted()
+
+    def look_everywhere(self) -> None:
+        """Permits may have come up anywhere: limits grow, pauses end, servers come back."""
+        if self._turns:
+            for server in list(self._pool.active()):
+                self.permit_freed(server)
+
+    def _candidates(self, model: str | None, avoided: frozenset[ServerId]) -> Iterator[Server]:
+        """Servers in rotation that have the model, from another one on each time: equals take turns."""
+        able = [server for server in self._pool.active() if server.serves(model)]
+        if avoided:
+            able = [server for server in able if server.spec.id not in avoided]
+        if able:
+            self._rotation = start = (self._rotation + 1) % len(able)
+            yield from able[start:]
+            yield from able[:start]
+
+    def _begin(self, server: Server, model: str | None, now: float) -> LiveAttempt:
+        attempt = LiveAttempt(server, model, now)
+        server.took(now)
+        self.open[attempt] = None
+        return attempt
+
+    # Ends
+
+    def release(self, attempt: LiveAttempt) -> None:
+        """Give the permit back. It is offered to others once it is known what the end says of its server."""
+        del self.open[attempt]
+        attempt.server.gave_back(attempt.sent_at)
+
+    def drop(self, attempt: LiveAttempt) -> None:
+        """Give the permit back, of an attempt that says nothing about its server."""
+        self.release(attempt)
+        self._pool.attempt_given_up(attempt.server)
+        self._offer(attempt.server)
+
+    def progressed(self, attempt: LiveAttempt) -> None:
+        """Some of an answer came: the server has not stalled."""
+        attempt.server.progress_at = self._now()
+
+    def ended(
+        self,
+        attempt: LiveAttempt,
+        ending: Ending,
+        request: Request,
+        tried: Sequence[ServerId],
+        *,
+        healthy: bool | None,
+    ) -> LiveEnded:
+        """Judge how an attempt ended whose permit was given back, and tell the pool.
+
+        `tried` are the servers that it was sent to before this one.
+        """
+        server = attempt.server
+        judgement = self._judge(ending, request, server.models, healthy=healthy)
+        if server.state is not State.GONE:  # else its series would come back, and stay
+            self._metrics.attempt_ended(server.spec.id, judgement.verdict, self._now() - attempt.sent_at)
+        effects = self._tell_pool(attempt, ending, judgement, repeated=bool(tried))
+        tried_now = frozenset((*tried, server.spec.id))
+        again = self._is_better_elsewhere(attempt.model, ending, judgement, tried_now)
+        self._offer(server)
+        return LiveEnded(judgement, again, effects)
+
+    def streamed(self, attempt: LiveAttempt) -> LiveEnded:
+        """A stream came to its end, with the permit given back. What it said is between the two ends."""
+        server = attempt.server
+        if server.state is not State.GONE:
+            self._metrics.attempt_ended(server.spec.id, Verdict.SUCCESS, self._now() - attempt.sent_at)
+        judgement = Judgement(Verdict.SUCCESS)
+        end = AttemptEnd(judgement, attempt.sent_at, attempt.model)
+        effects = self._pool.attempt_ended(server, end)
+        self._offer(server)
+        return LiveEnded(judgement, again=False, effects=effects)
+
+    def _offer(self, server: Server) -> None:
+        """To a live request that waits, or else to the jobs."""
+        self.permit_freed(server)
+        self._freed(server)
+
+    def _tell_pool(
+        self, attempt: LiveAttempt, ending: Ending, judgement: Judgement, *, repeated: bool
+    ) -> Sequence[Effect]:
+        if attempt.given_up is not None or _says_nothing(ending, judgement, attempt.server):
+            self._pool.attempt_given_up(attempt.server)
+            return ()
+        end = AttemptEnd(judgement, attempt.sent_at, attempt.model, repeated=repeated)
+        return self._pool.attempt_ended(attempt.server, end)
+
+    def _is_better_elsewhere(
+        self, model: str | None, ending: Ending, judgement: Judgement, tried: frozenset[ServerId]
+    ) -> bool:
+        match judgement.verdict:
+            case Verdict.SUCCESS | Verdict.REQUEST_FAULT | Verdict.LOCAL_FAULT:
+                return False
+            case Verdict.STALE_CONNECTION | Verdict.SERVER_FAULT | Verdict.STALLED:
+                return True
+            case Verdict.OVERLOAD:
+                return self.has_elsewhere(model, tried, room=True)
+            case Verdict.MISMATCH:
+                return self.has_elsewhere(model, tried)
+            case Verdict.DOUBTFUL:
+                return _may_be_the_servers(ending, judgement) and self.has_elsewhere(model, tried)
+            case _ as never:
+                assert_never(never)
+
+    # What the monitor tells
+
+    def give_up(self, effect: GiveUp) -> None:
+        """Close what is open at this server; it goes elsewhere where no byte of an answer has gone out."""
+        kind = BreakKind.SILENT if effect.silent else BreakKind.GIVEN_UP
+        for attempt in [attempt for attempt in self.open if attempt.server is effect.server]:
+            if attempt.given_up is None:
+                attempt.given_up = Break(kind, effect.reason)
+                if attempt.close is not None:
+                    attempt.close()
+
+    def spare(self, server: Server) -> None:
+        """A suspect lives: nobody was blamed here."""
+
+    def capacity_changed(self) -> None:
+        """Permits may have come up, or gone."""
+        self.look_everywhere()
+
+
+def _may_have(server: Server, model: str | None) -> bool:
+    """Whether it serves this model as far as is known: one that has not been asked yet may."""
+    named = model is None or server.models is None or model in server.models
+    return named and server.state not in (State.DRAINING, State.GONE)
+
+
+def _says_nothing(ending: Ending, judgement: Judgement, server: Server) -> bool:
+    """Whether an ending is no evidence: what clients ask for is not to take servers out of rotation.
+
+    Not the unknown 4xx, nor the incomplete 200: a client may ask for either again and again. And not that a
+    server without a list lacks a model: anybody may ask it for any name.
+    """
+    if judgement.verdict is Verdict.DOUBTFUL:
+        return isinstance(ending, Answer) and ending.status < INTERNAL_ERROR
+    unlisted = server.models is None and judgement.code is ErrorCode.MODEL_NOT_FOUND
+    return judgement.verdict is Verdict.MISMATCH and unlisted
+
+
+def _may_be_the_servers(ending: Ending, judgement: Judgement) -> bool:
+    """A doubtful ending that another server may spare the client: a plain 5xx, an answer that broke off."""
+    if isinstance(ending, Break):
+        return True
+    return ending.status >= INTERNAL_ERROR and judgement.code is not ErrorCode.TIMEOUT

@@ -1,0 +1,224 @@
+"""Submitted jobs, as the API uses them: make, look at, stop, go on, change, send failed rows again."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+from dispatcher.dispatch.node import Node
+from dispatcher.jobs.details import Details, stored
+from dispatcher.jobs.files import Files
+from dispatcher.jobs.housekeeping import Housekeeping
+from dispatcher.jobs.ids import new_job_id
+from dispatcher.jobs.keeper import JobKeeper
+from dispatcher.jobs.kept import Kept
+from dispatcher.jobs.life import ENDED, STOPPED, Event, IllegalMoveError, Stage
+from dispatcher.jobs.places import Places
+from dispatcher.jobs.results import finished_lines
+from dispatcher.jobs.view import JobView, Now, view_of
+from dispatcher.model import Job, JobId
+from dispatcher.ports import Clock
+from dispatcher.queue.keeping import FileRecord
+from dispatcher.queue.sql import SqlQueue
+from dispatcher.storage.filesystem import fsync_dir, storage_errors
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """What a job is made of. `job`'s id is not used: it gets one of its own."""
+
+    owner: str
+    input: FileRecord
+    endpoint: str
+    completion_window: str
+    """As given; `window_s` is what it means."""
+    window_s: float
+    job: Job
+    weight: float = 1.0
+    metadata: dict[str, str] | None = None
+    output_expires_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What of a job is to be changed: None leaves it. `unlimited` takes a limit away."""
+
+    priority: int | None = None
+    weight: float | None = None
+    limit: int | None = None
+    unlimited: bool = False
+
+
+class Jobs:
+    """The jobs of every owner, kept going while the context is open.
+
+    `load` it before the node runs. `owner` is whose job it must be; None: anybody's. Methods that change a
+    job return it as it is then, or None where there is no such job; they raise IllegalMoveError where it
+    cannot be had, StorageError and QueueError where it could not be kept.
+    """
+
+    def __init__(
+        self, queue: SqlQueue, node: Node, files: Files, places: Places, keeper: JobKeeper, clock: Clock
+    ) -> None:
+        self._queue = queue
+        self._node = node
+        self._files = files
+        self._places = places
+        self._keeper = keeper
+        self._clock = clock
+        self._housekeeping = Housekeeping(keeper, node, files, places, clock)
+
+    async def load(self) -> None:
+        """Take over what an earlier process has kept."""
+        await self._keeper.load()
+
+    async def __aenter__(self) -> Self:
+        await self._keeper.__aenter__()
+        self._sweeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._sweeping.cancel()
+        await asyncio.wait([self._sweeping])
+        await self._keeper.__aexit__(kind, error, trace)
+
+    # Looking
+
+    def get(self, job_id: str, owner: str | None = None) -> JobView | None:
+        """One job now."""
+        kept = self._find(job_id, owner)
+        return None if kept is None else view_of(kept, self._now())
+
+    def list(
+        self, owner: str | None = None, *, after: str | None = None, limit: int | None = None
+    ) -> Sequence[JobView]:
+        """Jobs, the latest first; those older than the one called `after`. None where that is not there."""
+        ids = [
+            kept.id for kept in reversed(self._keeper.jobs.values()) if owner in (None, kept.details.owner)
+        ]
+        if after is not None:
+            ids = ids[ids.index(JobId(after)) + 1 :] if after in ids else []
+        now = self._now()
+        return [view_of(self._keeper.jobs[job_id], now) for job_id in ids[:limit]]
+
+    def results(self, job_id: str, owner: str | None = None) -> AsyncIterator[bytes] | None:
+        """The lines finished so far, of the output and the error file, by shard; read while it runs."""
+        kept = self._find(job_id, owner)
+        return None if kept is None else finished_lines(kept, self._queue, self._places)
+
+    # Changing
+
+    async def create(self, new: NewJob) -> JobView:
+        """Make a job of an uploaded file, which may be deleted from then on."""
+        job = replace(new.job, id=new_job_id())
+        await asyncio.to_thread(self._link, new.input, job.id)
+        details = Details(
+            owner=new.owner,
+            input_file_id=new.input.id,
+            endpoint=new.endpoint,
+            completion_window=new.completion_window,
+            window_s=new.window_s,
+            expires_at=self._clock.wall() + new.window_s,
+            metadata=new.metadata,
+            output_expires_s=new.output_expires_s,
+            model=job.model,
+        )
+        await self._queue.create_job(job, stored(details), priority=job.priority, weight=new.weight)
+        kept = Kept(job, details, self._clock.wall(), new.weight)
+        self._keeper.add(kept)
+        return view_of(kept, self._now())
+
+    async def cancel(self, job_id: str, owner: str | None = None) -> JobView | None:
+        """Send nothing more of it; what is finished is kept. Again, it changes nothing."""
+        kept = self._find(job_id, owner)
+        if kept is None:
+            return None
+        if kept.stage not in STOPPED:
+            await self._keeper.move(kept, Event.CANCEL)
+        return view_of(kept, self._now())
+
+    async def pause(self, job_id: str, owner: str | None = None) -> JobView | None:
+        """Send nothing more of it until `resume`; what is in flight ends. Its time goes on."""
+        return await self._hold(job_id, owner, paused=True)
+
+    async def resume(self, job_id: str, owner: str | None = None) -> JobView | None:
+        """Go on with a paused job."""
+        return await self._hold(job_id, owner, paused=False)
+
+    async def change(self, job_id: str, changes: Changes, owner: str | None = None) -> JobView | None:
+        """Change what a job is entitled to, for all requests that are leased from now on."""
+        kept = self._find(job_id, owner)
+        if kept is None:
+            return None
+        async with kept.lock:
+            _refuse_ended(kept, "changed")
+            job, weight = _changed(kept, changes)
+            await self._queue.keeping.change(job, weight)
+            kept.job, kept.weight = job, weight
+        return view_of(kept, self._now())
+
+    async def retry_failed(self, job_id: str, owner: str | None = None) -> JobView | None:
+        """Send the failed requests of a job that has ended again, and those it did not come to.
+
+        Its completion window begins anew; its files stay until there are new ones.
+        """
+        kept = self._find(job_id, owner)
+        if kept is None:
+            return None
+        if kept.stage in ENDED and (kept.details.result is None or not kept.details.result.failed):
+            raise IllegalMoveError(f"job {kept.id} has no failed requests")
+        if kept.released:
+            raise IllegalMoveError(f"job {kept.id}: its files were deleted, and with them its input")
+        await self._keeper.move(kept, Event.RETRY)
+        return view_of(kept, self._now())
+
+    async def _hold(self, job_id: str, owner: str | None, *, paused: bool) -> JobView | None:
+        kept = self._find(job_id, owner)
+        if kept is None:
+            return None
+        async with kept.lock:
+            if kept.stage not in (Stage.VALIDATING, Stage.IN_PROGRESS, Stage.REOPENING):
+                raise IllegalMoveError(f"job {kept.id} is {kept.stage}: it cannot be paused or resumed")
+            await self._keeper.amend(kept, paused=paused)
+            if paused:
+                self._node.withdraw(kept.id, at_once=False)
+            else:
+                self._node.welcome(kept.id)
+        return view_of(kept, self._now())
+
+    def _find(self, job_id: str, owner: str | None) -> Kept | None:
+        kept = self._keeper.jobs.get(JobId(job_id))
+        return kept if kept is not None and owner in (None, kept.details.owner) else None
+
+    def _now(self) -> Now:
+        desk, monotonic = self._node.desk, self._clock.now()
+        return Now(
+            wall=self._clock.wall(),
+            monotonic=monotonic,
+            standings=self._node.ledger.standings(desk.shards, monotonic),
+            in_flight=Counter(attempt.item.lease.job.id for attempt in desk.open_attempts()),
+        )
+
+    def _link(self, file: FileRecord, job: JobId) -> None:
+        path = self._places.input_of(job)
+        with storage_errors(path, "cannot be made"):
+            os.link(self._files.path(file), path)
+        fsync_dir(path.parent)
+
+
+def _refuse_ended(kept: Kept, what: str) -> None:
+    if kept.stage in ENDED:
+        raise IllegalMoveError(f"job {kept.id} is {kept.stage}: it cannot be {what}")
+
+
+def _changed(kept: Kept, changes: Changes) -> tuple[Job, float]:
+    job = kept.job
+    limit = None if changes.unlimited else job.limit if changes.limit is None else changes.limit
+    priority = job.priority if changes.priority is None else changes.priority
+    weight = kept.weight if changes.weight is None else changes.weight
+    return replace(job, priority=priority, limit=limit), weight

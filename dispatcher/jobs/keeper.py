@@ -1,0 +1,309 @@
+"""Takes every job through its life: one task a job, which goes on where a killed process left it."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, assert_never
+
+import msgspec
+import structlog
+
+from dispatcher.dispatch.node import Node
+from dispatcher.errors import DispatcherError, InputError, StoppedError
+from dispatcher.ingest.findings import ScanReport
+from dispatcher.jobs.details import Details, LineError, Made, moved, read_details, stored
+from dispatcher.jobs.files import Files
+from dispatcher.jobs.ids import new_file_id
+from dispatcher.jobs.kept import Kept, kept_of
+from dispatcher.jobs.life import ENDED, STOPPABLE, Event, Stage, move, queue_status, unfinished_as
+from dispatcher.jobs.places import Places
+from dispatcher.jobs.threads import Paperwork
+from dispatcher.model import JobId, Tally
+from dispatcher.ports import Clock
+from dispatcher.queue.keeping import FileRecord
+from dispatcher.queue.records import JobStatus
+from dispatcher.queue.sql import SqlQueue
+
+LOOK_S = 10.0
+"""How often a job's time is looked at, at the latest: the wall clock may be set."""
+RETRY_S = 5.0
+"""Between two tries where a disk or the database refuses."""
+LETTING_GO_S = 0.05
+"""Between two looks whether a stopped job's shards are back."""
+ERRORS_KEPT = 20
+OUTPUT_PURPOSE = "batch_output"
+
+
+class JobKeeper:
+    """Keeps jobs going while its context is open. `load` it before the node runs."""
+
+    def __init__(
+        self, queue: SqlQueue, node: Node, files: Files, places: Places, paperwork: Paperwork, clock: Clock
+    ) -> None:
+        self.jobs: dict[JobId, Kept] = {}
+        """Every job, the oldest first."""
+        self._queue = queue
+        self._node = node
+        self._files = files
+        self._places = places
+        self._paperwork = paperwork
+        self._clock = clock
+        self._closing = False
+        self._tasks = asyncio.TaskGroup()
+        self._log = structlog.get_logger("dispatcher.jobs")
+
+    async def load(self) -> None:
+        """Take over what an earlier process has kept."""
+        for record in await self._queue.jobs():
+            details = read_details(record.details)
+            if details is None:
+                continue
+            kept = self.jobs[record.job.id] = kept_of(record, details)
+            if kept.stage not in ENDED:
+                await self._follow(kept)
+        making = [made for kept in self.jobs.values() if (made := kept.details.making) is not None]
+        await self._files.open(name for made in making for name in (made.output, made.errors))
+        await asyncio.to_thread(_remove_strangers, self._places, set(self.jobs))
+        self._node.ledger.settled = self._settled
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        for kept in self.jobs.values():
+            self._start(kept)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing = True
+        for kept in self.jobs.values():
+            kept.wake.set()
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def add(self, kept: Kept) -> None:
+        """Keep a job that is in the queue now."""
+        self.jobs[kept.id] = kept
+        self._start(kept)
+
+    async def move(self, kept: Kept, event: Event, **changes: Any) -> None:
+        """Move a job by what a user asks. Raises IllegalMoveError where there is no such move."""
+        async with kept.lock:
+            asleep = kept.stage in ENDED
+            await self._move(kept, event, changes)
+        kept.wake.set()
+        if asleep:
+            self._start(kept)
+
+    async def amend(self, kept: Kept, **changes: Any) -> None:
+        """Change a job's details where it is. To be called under its lock."""
+        details = msgspec.structs.replace(kept.details, **changes)
+        await self._queue.keeping.move(kept.id, _status(details), stored(details))
+        kept.details = details
+
+    # One job's task
+
+    def _start(self, kept: Kept) -> None:
+        if kept.stage not in ENDED:
+            self._tasks.create_task(self._drive(kept), name=f"job {kept.id}")
+
+    async def _drive(self, kept: Kept) -> None:
+        while kept.stage not in ENDED and not self._closing:
+            kept.wake.clear()
+            try:
+                await self._step(kept)
+            except StoppedError:  # a thread was told to end: by a move, or by our own end
+                continue
+            except DispatcherError as error:
+                self._hindered(kept, error, None)
+            except Exception as error:  # noqa: BLE001  # a task's boundary: the other jobs go on
+                self._hindered(kept, error, error)
+            else:
+                kept.obstacle = None
+                continue
+            await self._nap(kept, RETRY_S)
+
+    def _hindered(self, kept: Kept, error: Exception, trace: Exception | None) -> None:
+        kept.obstacle = str(error) or repr(error)
+        self._log.error(
+            "job_hindered", job=kept.id, stage=kept.stage.value, error=kept.obstacle, exc_info=trace
+        )
+
+    async def _nap(self, kept: Kept, seconds: float) -> None:
+        """Sleep, unless the job is woken."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await kept.wake.wait()
+
+    async def _step(self, kept: Kept) -> None:
+        stage = kept.stage
+        if stage in STOPPABLE and self._clock.wall() >= kept.details.expires_at:
+            await self._advance(kept, stage, Event.EXPIRE)
+            return
+        match stage:
+            case Stage.VALIDATING:
+                await self._validate(kept)
+            case Stage.IN_PROGRESS:
+                await self._work(kept)
+            case Stage.REOPENING:
+                await self._reopen(kept)
+            case Stage.CANCELLING | Stage.EXPIRING:
+                await self._stop(kept)
+            case Stage.FINALIZING:
+                await self._write(kept)
+            case Stage.COMPLETED | Stage.FAILED | Stage.CANCELLED | Stage.EXPIRED:
+                pass
+            case _:
+                assert_never(stage)
+
+    async def _validate(self, kept: Kept) -> None:
+        await self._queue.keeping.clear(kept.id)
+        try:
+            report = await self._paperwork.read(kept, self._check(kept))
+        except InputError as error:
+            await self._refuse(kept, _errors_of(error))
+            return
+        if report.rows == 0:
+            await self._refuse(kept, (LineError("empty_file", "the input file holds no requests"),))
+            return
+        await self._follow(kept)
+        model = kept.details.model or _one_model(report)
+        await self._advance(kept, Stage.VALIDATING, Event.VALIDATED, model=model)
+
+    async def _refuse(self, kept: Kept, errors: tuple[LineError, ...]) -> None:
+        await self._advance(kept, Stage.VALIDATING, Event.REFUSED, errors=errors)
+        if kept.stage is Stage.FAILED:
+            await self._queue.keeping.clear(kept.id)
+
+    async def _work(self, kept: Kept) -> None:
+        if self._node.ledger.shards_settled(kept.id) >= kept.shards:
+            await self._advance(kept, Stage.IN_PROGRESS, Event.DRAINED)
+            return
+        await self._nap(kept, min(LOOK_S, kept.details.expires_at - self._clock.wall()))
+
+    async def _stop(self, kept: Kept) -> None:
+        if kept.details.at(Stage.IN_PROGRESS) is None:  # its input was not read to the end
+            await self._queue.keeping.clear(kept.id)
+            await self._conclude(kept, Tally())
+            return
+        self._node.withdraw(kept.id, at_once=True)
+        while self._node.holds(kept.id) or await self._queue.keeping.leased(kept.id):
+            self._check(kept)()
+            await self._clock.sleep(LETTING_GO_S)
+        await self._write(kept)
+
+    async def _write(self, kept: Kept) -> None:
+        tally = await self._paperwork.write(kept, unfinished_as(kept.stage), self._check(kept))
+        await self._conclude(kept, tally)
+
+    async def _reopen(self, kept: Kept) -> None:
+        """Reopen first, take back after: a crash between the two loses nothing, and all is done again."""
+        await self._queue.reopen(kept.id, only_failed=True)
+        await self._paperwork.take_back_failures(kept, self._check(kept))
+        await self._follow(kept)
+        expires_at = self._clock.wall() + kept.details.window_s
+        await self._advance(kept, Stage.REOPENING, Event.REOPENED, expires_at=expires_at, result=None)
+
+    # Moves
+
+    async def _advance(self, kept: Kept, stage: Stage, event: Event, **changes: Any) -> None:
+        """Move a job on from a stage, if it is still there."""
+        async with kept.lock:
+            if kept.stage is stage:
+                await self._move(kept, event, changes)
+
+    async def _move(self, kept: Kept, event: Event, changes: dict[str, Any]) -> None:
+        details = moved(kept.details, move(kept.stage, event), self._clock.wall())
+        if details.stage in (Stage.FINALIZING, Stage.CANCELLING, Stage.EXPIRING):
+            changes |= {"making": Made(new_file_id(), new_file_id()), "paused": False}
+        details = msgspec.structs.replace(details, **changes)
+        await self._queue.keeping.move(kept.id, _status(details), stored(details))
+        self._reached(kept, details)
+
+    async def _conclude(self, kept: Kept, tally: Tally) -> None:
+        """The outcomes are written: they are files now, and those of an earlier end are no more."""
+        made = await asyncio.to_thread(self._made, kept, tally)
+        async with kept.lock:
+            before = kept.details
+            details = msgspec.structs.replace(
+                moved(before, move(before.stage, Event.WRITTEN), self._clock.wall()),
+                making=None,
+                result=tally,
+                output_file_id=made[0].id if tally.succeeded else None,
+                error_file_id=made[-1].id if tally.failed else None,
+            )
+            gone = [name for name in (before.output_file_id, before.error_file_id) if name is not None]
+            status, kept_details = _status(details), stored(details)
+            await self._queue.keeping.conclude(kept.id, status, kept_details, made=made, gone=gone)
+            self._reached(kept, details)
+        for name in gone:
+            await self._files.remove(name)
+
+    def _made(self, kept: Kept, tally: Tally) -> list[FileRecord]:
+        making, details = kept.details.making, kept.details
+        assert making is not None, "its files have no names"
+        if not tally.succeeded:
+            self._places.file(making.output).unlink(missing_ok=True)
+        wanted = ((making.output, "output", tally.succeeded), (making.errors, "error", tally.failed))
+        return [
+            self._files.described(
+                name, details.owner, f"{kept.id}_{kind}.jsonl", OUTPUT_PURPOSE, details.output_expires_s
+            )
+            for name, kind, count in wanted
+            if count
+        ]
+
+    def _reached(self, kept: Kept, details: Details) -> None:
+        kept.details = details
+        self._log.info("job_moved", job=kept.id, stage=details.stage.value)
+        if details.stage in ENDED:
+            self._node.ledger.forget(kept.id)
+            self._node.welcome(kept.id)
+
+    async def _follow(self, kept: Kept) -> None:
+        """Begin to count a job's outcomes, from what is settled. No shard of it may be in hand."""
+        record = await self._queue.job(kept.id)
+        assert record is not None, "a job that is kept is in the queue"
+        kept.counted(record)
+        tally = await self._queue.tally(kept.id)
+        self._node.ledger.follow(kept.id, tally, record.shards_settled, self._clock.now())
+
+    def _settled(self, job: JobId) -> None:
+        if (kept := self.jobs.get(job)) is not None:
+            kept.wake.set()
+
+    def _check(self, kept: Kept) -> Callable[[], None]:
+        """Raises StoppedError once the job has moved on, or the process is to end. For threads."""
+        stage = kept.stage
+
+        def check() -> None:
+            if self._closing or kept.stage is not stage:
+                raise StoppedError(f"job {kept.id} is no longer {stage.value}")
+
+        return check
+
+
+def _status(details: Details) -> JobStatus:
+    return queue_status(details.stage, paused=details.paused)
+
+
+def _errors_of(error: InputError) -> tuple[LineError, ...]:
+    listed = tuple(
+        LineError(fault.code or "invalid_line", fault.message, fault.line)
+        for fault in error.faults[:ERRORS_KEPT]
+    )
+    more = error.fault_count - len(listed)
+    rest = (LineError("more_errors", f"{more} more lines are not valid"),) if more > 0 else ()
+    return listed + rest
+
+
+def _one_model(report: ScanReport) -> str | None:
+    models = {model for _, model in report.by_model}
+    return models.pop() if len(models) == 1 else None
+
+
+def _remove_strangers(places: Places, jobs: set[JobId]) -> None:
+    """Remove inputs of jobs that a killed process did not come to make."""
+    for path in places.folders[1].iterdir():
+        if path.name not in jobs:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""What the service keeps beside the shards: its files, and where each job is in its life."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Select, delete, func, insert, literal, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from dispatcher.errors import QueueError
+from dispatcher.model import Job, JobId
+from dispatcher.queue.bell import Bell
+from dispatcher.queue.database import Database
+from dispatcher.queue.records import JobStatus, job_settings
+from dispatcher.queue.schema import files, jobs, shards
+from dispatcher.queue.whole import whole
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """An uploaded or a made file; its bytes lie in the storage directory. Times: seconds since the epoch."""
+
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    bytes: int
+    created_at: float
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FilesWanted:
+    """Which files to list. `owner` None is everybody; `after` is the id that the page before ended with."""
+
+    owner: str | None
+    limit: int
+    purpose: str | None = None
+    after: str | None = None
+    ascending: bool = False
+
+
+class Keeping:
+    """The service's part of the queue's database. Every method is a transaction, and raises as SqlQueue's."""
+
+    def __init__(self, database: Database, bell: Bell) -> None:
+        self._database = database
+        self._bell = bell
+
+    # Jobs
+
+    @whole
+    async def move(self, job_id: JobId, status: JobStatus, details: dict[str, Any]) -> None:
+        """Move a job to a status, with new details, together. Raises QueueError for an unknown job."""
+        async with self._database.write() as connection:
+            await _move(connection, job_id, status, details)
+        self._bell.ring()
+
+    @whole
+    async def conclude(
+        self,
+        job_id: JobId,
+        status: JobStatus,
+        details: dict[str, Any],
+        *,
+        made: Sequence[FileRecord] = (),
+        gone: Sequence[str] = (),
+    ) -> None:
+        """Move a job together with the files that were `made` of it, in place of those that are `gone`."""
+        async with self._database.write() as connection:
+            await _move(connection, job_id, status, details)
+            await connection.execute(delete(files).where(files.c.id.in_(gone)))
+            if made:
+                await connection.execute(insert(files), [asdict(record) for record in made])
+
+    @whole
+    async def change(self, job: Job, weight: float) -> None:
+        """Replace a job's knobs, its priority and its weight, for all leases from now on."""
+        async with self._database.write() as connection:
+            changed = {"settings": job_settings(job), "priority": job.priority, "weight": weight}
+            await connection.execute(update(jobs).where(jobs.c.id == job.id).values(changed))
+        self._bell.ring()
+
+    @whole
+    async def clear(self, job_id: JobId) -> None:
+        """Forget the shards of a job whose input is to be read anew."""
+        counts = ("shards", "rows", "rejected", "shards_settled", "requests_settled")
+        async with self._database.write() as connection:
+            await connection.execute(delete(shards).where(shards.c.job_id == job_id))
+            cleared = update(jobs).where(jobs.c.id == job_id).values(dict.fromkeys(counts, 0))
+            await connection.execute(cleared)
+
+    @whole
+    async def leased(self, job_id: JobId) -> int:
+        """How many open shards of the job some node has, or had when it died."""
+        held = (shards.c.job_id == job_id, shards.c.settled_at.is_(None), shards.c.node.is_not(None))
+        async with self._database.read() as connection:
+            return int(await connection.scalar(select(func.count()).where(*held)) or 0)
+
+    # Files
+
+    @whole
+    async def add_file(self, record: FileRecord) -> None:
+        """Keep a file whose bytes are in place."""
+        async with self._database.write() as connection:
+            await connection.execute(insert(files).values(asdict(record)))
+
+    @whole
+    async def file(self, file_id: str) -> FileRecord | None:
+        """The file, or None where there is none of this id."""
+        statement = select(files).where(files.c.id == file_id)
+        async with self._database.read() as connection:
+            row = (await connection.execute(statement)).mappings().one_or_none()
+        return None if row is None else FileRecord(**row)
+
+    @whole
+    async def list_files(self, wanted: FilesWanted) -> Sequence[FileRecord]:
+        """A page of files by age. One after an id that is not there is empty."""
+        async with self._database.read() as connection:
+            last: Sequence[object] = ()
+            if wanted.after is not None:
+                found = select(*_AGE).where(files.c.id == wanted.after)
+                row = (await connection.execute(found)).one_or_none()
+                if row is None:
+                    return []
+                last = tuple(row)
+            rows = (await connection.execute(_page(wanted, last))).mappings().all()
+        return [FileRecord(**row) for row in rows]
+
+    @whole
+    async def remove_file(self, file_id: str) -> None:
+        """Forget a file. One that is not there is no error."""
+        async with self._database.write() as connection:
+            await connection.execute(delete(files).where(files.c.id == file_id))
+
+    @whole
+    async def files_expired(self, now: float) -> Sequence[str]:
+        """The ids of files whose time is over."""
+        async with self._database.read() as connection:
+            return list(await connection.scalars(select(files.c.id).where(files.c.expires_at <= now)))
+
+    @whole
+    async def file_ids(self) -> set[str]:
+        """The ids of all files."""
+        async with self._database.read() as connection:
+            return set(await connection.scalars(select(files.c.id)))
+
+
+_AGE = (files.c.created_at, files.c.id)
+
+
+def _page(wanted: FilesWanted, last: Sequence[object]) -> Select[Any]:
+    statement = select(files).limit(wanted.limit)
+    if wanted.owner is not None:
+        statement = statement.where(files.c.owner == wanted.owner)
+    if wanted.purpose is not None:
+        statement = statement.where(files.c.purpose == wanted.purpose)
+    if last:
+        age, end = tuple_(*_AGE), tuple_(*map(literal, last))
+        statement = statement.where(age > end if wanted.ascending else age < end)
+    return statement.order_by(*(_AGE if wanted.ascending else (column.desc() for column in _AGE)))
+
+
+async def _move(
+    connection: AsyncConnection, job_id: JobId, status: JobStatus, details: dict[str, Any]
+) -> None:
+    moved = update(jobs).where(jobs.c.id == job_id).values(status=status.value, details=details)
+    if (await connection.execute(moved)).rowcount == 0:
+        raise QueueError(f"there is no job {job_id} in the queue")
