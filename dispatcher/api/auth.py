@@ -113,8 +113,15 @@ def _refuse_other_sites(request: web.Request, own_host: str) -> None:
     origin = request.headers.get("Origin")
     if not (is_loopback(host) or host == own_host):
         raise ApiError(FORBIDDEN, "without api.keys this service answers to its loopback address only")
-    if origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower():
+    if origin is not None and _authority_of(origin) != request.headers.get("Host", "").lower():
         raise ApiError(FORBIDDEN, "without api.keys other sites' pages may not use this service")
+
+
+def _authority_of(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return "unreadable"
 
 
 def _host_of(url: str) -> str:

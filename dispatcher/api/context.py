@@ -1,12 +1,13 @@
 """What the routes work on: made once by the composition root, and found in the application."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from dispatcher.api.admission import Admission
 from dispatcher.api.members import Members
 from dispatcher.api.relay import Relay
 from dispatcher.config import Config
@@ -32,6 +33,7 @@ class Context:
     obstacles: Callable[[], list[str]]
     """Why the service cannot do its work just now: no queue, no storage, draining. Empty where it can."""
     relay: Relay
+    admission: Admission = field(default_factory=Admission)
 
 
 CONTEXT: Final = web.AppKey("context", Context)

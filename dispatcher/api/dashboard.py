@@ -28,7 +28,8 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked again each time: an upgrade must not meet the old page's script
+    # An upgrade must not meet the old page's script, and a package's files may all be of one date.
+    "Cache-Control": "no-store",
 }
 
 

@@ -76,6 +76,8 @@ class Feed:
     def __init__(self, context: Context) -> None:
         self._context = context
         now = context.clock.now()
+        self._epoch_s = context.clock.wall() - now
+        """Taken once: a step has the same time whenever it is told, whatever becomes of the wall clock."""
         self._meter, self._history = Meter(now), History(now)
         self._drawn: dict[View, bytes] = {}
         self._viewed: Sequence[JobView] | None = None
@@ -141,13 +143,13 @@ class Feed:
     def _draw(self, view: View) -> Snapshot:
         context, now = self._context, self._context.clock.now()
         servers = context.pool.servers.values()
-        rates = [self._meter.of(server) for server in servers]
+        rates = self._meter.of_all()
         latest = self._history.latest()
         return Snapshot(
             at=context.clock.wall(),
             totals=Totals(
-                rows_per_s=round(sum(rate.rows_per_s for rate in rates), 3),
-                tokens_per_s=round(sum(rate.tokens_per_s for rate in rates), 1),
+                rows_per_s=round(rates.rows_per_s, 3),
+                tokens_per_s=round(rates.tokens_per_s, 1),
                 in_flight=sum(server.in_flight for server in servers),
                 limit=context.pool.permits_total(now),
             ),
@@ -171,6 +173,6 @@ class Feed:
         return [job for job in self._viewed if view.admin or job.owner == view.owner]
 
     def _throughput(self, point: Point) -> Throughput:
-        clock = self._context.clock
-        at = clock.wall() - (clock.now() - point.at)
-        return Throughput(round(at), round(point.rows / STEP_S, 3), round(point.tokens / STEP_S, 1))
+        return Throughput(
+            round(self._epoch_s + point.at), round(point.rows / STEP_S, 3), round(point.tokens / STEP_S, 1)
+        )

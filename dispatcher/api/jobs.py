@@ -1,11 +1,12 @@
 """Jobs with all that a batch of OpenAI's has no word for: `/jobs`."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict
+from dataclasses import fields
 
 import msgspec
 from aiohttp import web
 
+from dispatcher.api.auth import principal_of
 from dispatcher.api.bodies import read_record
 from dispatcher.api.context import context_of
 from dispatcher.api.errors import ApiError
@@ -29,7 +30,7 @@ def routes() -> Iterable[web.RouteDef]:
         web.post("/jobs/{job_id}/pause", _changing(Jobs.pause)),
         web.post("/jobs/{job_id}/resume", _changing(Jobs.resume)),
         web.post("/jobs/{job_id}/cancel", _changing(Jobs.cancel)),
-        web.post("/jobs/{job_id}/retry", _changing(Jobs.retry_failed)),
+        web.post("/jobs/{job_id}/retry", retry),
         web.get("/jobs/{job_id}/results", results),
     )
 
@@ -68,6 +69,13 @@ async def change_job(request: web.Request) -> web.Response:
     return await _changed(request, lambda jobs, job_id, owner: jobs.change(job_id, changes, owner))
 
 
+async def retry(request: web.Request) -> web.Response:
+    """Send the failed requests of a job that has ended again: it is open again, and counts as such."""
+    context = context_of(request)
+    async with context.admission.one_more(principal_of(request), context.jobs):
+        return await _changed(request, Jobs.retry_failed)
+
+
 async def results(request: web.Request) -> web.StreamResponse:
     """What is finished so far, as JSON lines of the output's and the error file's form, in no order."""
     lines = context_of(request).jobs.results(request.match_info["job_id"], scope_of(request))
@@ -83,7 +91,7 @@ async def results(request: web.Request) -> web.StreamResponse:
 
 def job_object(view: JobView) -> dict[str, object]:
     """A job as it is shown; times are seconds since the epoch."""
-    shown = {name: value for name, value in asdict(view).items() if name != "details"}
+    shown = {field.name: getattr(view, field.name) for field in fields(view) if field.name != "details"}
     details = view.details
     files = {
         "input_file_id": details.input_file_id,

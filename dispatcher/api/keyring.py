@@ -36,7 +36,7 @@ LOCAL = Principal("local", Role.ADMIN, KeyLimits())
 
 def digest_of(secret: str) -> bytes:
     """SHA-256. Keys hold 256 random bits: there is nothing to guess, and so no need of a slow hash."""
-    return hashlib.sha256(secret.encode()).digest()
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).digest()
 
 
 class Keyring:

@@ -15,19 +15,18 @@ from dispatcher.api.auth import principal_of
 from dispatcher.api.bodies import read_record
 from dispatcher.api.context import Context, context_of
 from dispatcher.api.errors import ApiError
-from dispatcher.api.keyring import Principal
 from dispatcher.api.openai_files import expiry_s
 from dispatcher.api.paging import BAD_REQUEST, answer, limit_of, page, scope_of
 from dispatcher.jobs.details import LineError
 from dispatcher.jobs.jobs import NewJob
-from dispatcher.jobs.life import ENDED, IllegalMoveError, Stage
+from dispatcher.jobs.life import IllegalMoveError, Stage
 from dispatcher.jobs.view import JobView
 from dispatcher.jobs.windows import window_s
 from dispatcher.model import Job, JobId
 from dispatcher.queue.keeping import FileRecord
 from dispatcher.request_line import ROUTES
 
-NOT_FOUND, CONFLICT, TOO_MANY = 404, 409, 429
+NOT_FOUND, CONFLICT = 404, 409
 LIST_DEFAULT, LIST_MAX = 20, 100
 METADATA_KEYS_MAX, KEY_CHARACTERS_MAX, VALUE_CHARACTERS_MAX = 16, 64, 512
 PRIORITY_MAX = 1_000_000
@@ -77,9 +76,9 @@ async def create(request: web.Request) -> web.Response:
     record = await context.files.get(wanted.input_file_id, scope_of(request))
     if record is None:
         raise _invalid("input_file_id", f"No such File object: {wanted.input_file_id[:64]}")
-    _keep_limits(context, principal_of(request))
     new = _new_job(wanted, record, principal_of(request).name, seconds, context)
-    return answer(batch_object(await context.jobs.create(new)))
+    async with context.admission.one_more(principal_of(request), context.jobs):
+        return answer(batch_object(await context.jobs.create(new)))
 
 
 async def list_batches(request: web.Request) -> web.Response:
@@ -186,24 +185,6 @@ def _check(wanted: NewBatch) -> int:
                 f"metadata keys may have {KEY_CHARACTERS_MAX} characters, values {VALUE_CHARACTERS_MAX}",
             )
     return seconds
-
-
-def _keep_limits(context: Context, principal: Principal) -> None:
-    """Raises ApiError (429) where this key has as many jobs open, or rows queued, as it may."""
-    limits = principal.limits
-    if limits.open_jobs is None and limits.queued_rows is None:
-        return
-    views = context.jobs.list(principal.name)
-    opened = [view for view in views if view.details.stage not in ENDED]
-    rows = sum(view.counts.total - view.counts.succeeded - view.counts.failed for view in opened)
-    if limits.open_jobs is not None and len(opened) >= limits.open_jobs:
-        raise ApiError(
-            TOO_MANY, f"this key may have {limits.open_jobs} open batches", code="open_jobs_exceeded"
-        )
-    if limits.queued_rows is not None and rows >= limits.queued_rows:
-        raise ApiError(
-            TOO_MANY, f"this key may have {limits.queued_rows} rows queued", code="queued_rows_exceeded"
-        )
 
 
 def _new_job(wanted: NewBatch, record: FileRecord, owner: str, seconds: int, context: Context) -> NewJob:

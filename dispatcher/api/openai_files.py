@@ -51,7 +51,7 @@ async def upload(request: web.Request) -> web.Response:
         form = _Form()
         try:
             await _read(await request.multipart(), receiving, form, context.config.api.upload_bytes_max)
-        except ValueError as error:  # of aiohttp's parser
+        except (ValueError, ConnectionError, web.RequestPayloadError) as error:  # aiohttp's, in reading
             raise ApiError(BAD_REQUEST, f"the form cannot be read: {error}", code="invalid_form") from error
         form.check()
         record = await receiving.keep(

@@ -37,6 +37,7 @@ class Meter:
 
     def __init__(self, now: float) -> None:
         self._servers: dict[ServerId, _Counts] = {}
+        self._all = _Counts(0, 0, deque([(now, 0, 0)]))
         self._looked_at = self._sampled_at = now
 
     def look(self, servers: Iterable[Server], now: float) -> tuple[int, int]:
@@ -51,15 +52,27 @@ class Meter:
         for gone in self._servers.keys() - seen.keys():
             del self._servers[gone]
         deltas = [self._take(server, now, sampling=sampling) for server in seen.values()]
-        return sum(rows for rows, _ in deltas), sum(tokens for _, tokens in deltas)
+        rows, tokens = sum(rows for rows, _ in deltas), sum(tokens for _, tokens in deltas)
+        self._all.succeeded += rows
+        self._all.tokens += tokens
+        if sampling:
+            _sample(self._all, now)
+        return rows, tokens
 
     def of(self, server: Server) -> Rates:
         """One server's rates at the last look; zero before its second one."""
         counts = self._servers.get(server.spec.id)
-        if counts is None or self._looked_at <= counts.samples[0][0]:
-            return NO_RATES
+        return NO_RATES if counts is None else self._rates(counts)
+
+    def of_all(self) -> Rates:
+        """The fleet's rates, servers that are gone since included."""
+        return self._rates(self._all)
+
+    def _rates(self, counts: _Counts) -> Rates:
         at, succeeded, tokens = counts.samples[0]
         seconds = self._looked_at - at
+        if seconds <= 0:
+            return NO_RATES
         return Rates((counts.succeeded - succeeded) / seconds, (counts.tokens - tokens) / seconds)
 
     def _take(self, server: Server, now: float, *, sampling: bool) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, assert_never
@@ -11,7 +12,8 @@ from aiohttp import web
 
 from dispatcher.api.errors import ApiError
 from dispatcher.api.exchange import ClientLeftError, Exchange
-from dispatcher.dispatch.live import TRIES_MAX, LiveDesk, LiveEnded, Prospect
+from dispatcher.dispatch.live import TRIES_MAX, LiveDesk, LiveEnded
+from dispatcher.dispatch.prospects import Prospect
 from dispatcher.dispatch.turns import LiveAttempt
 from dispatcher.model import (
     Answer,
@@ -34,10 +36,14 @@ RETRY_AFTER_S = 2
 """When a client that was refused may ask again: a server that is out is looked at no sooner."""
 WATCH_S = 0.25
 """How often it is seen whether clients are still there."""
+OPEN_BYTES_MAX = 2**30
+"""Of the bodies of all live requests that are open: a body is kept until its answer, to be sent again."""
 SENDS_MAX = 2 * TRIES_MAX
 """Sends that ended on a stale connection are no tries, but end, too."""
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_MANY, SERVICE_UNAVAILABLE, BAD_GATEWAY = 401, 403, 404, 429, 503, 502
 OURS = (BreakKind.LOCAL, BreakKind.OFFLINE, BreakKind.AWAY)
+
+_REQUEST_ID = re.compile(r"[!-~]{1,256}")
 
 
 class LiveTransport(Protocol):
@@ -76,6 +82,7 @@ class Relay:
         self._healthy = healthy
         self._carry_out = carry_out
         self._open: dict[Exchange, None] = {}
+        self._open_bytes = 0
         self._closed = False
         self._stopped = False
         self._idle = asyncio.Event()
@@ -89,15 +96,18 @@ class Relay:
         """
         if self._closed:
             raise _unavailable("the service is stopping")
-        request_id = request.headers.get("X-Request-Id") or next(self._request_ids)
-        exchange = Exchange(request, asked, request_id)
+        if self._open_bytes + len(asked.body) > OPEN_BYTES_MAX:
+            raise _busy("the requests that are open are too large to take another")
+        exchange = Exchange(request, asked, self._request_id(request))
         self._open[exchange] = None
+        self._open_bytes += len(asked.body)
         try:
             return await self._answer(exchange)
         except ClientLeftError:
             return exchange.end(whole=False)
         finally:
             del self._open[exchange]
+            self._open_bytes -= len(asked.body)
             self._idle.set()
 
     async def drain(self, timeout_s: float) -> None:
@@ -129,6 +139,7 @@ class Relay:
         tried: tuple[ServerId, ...] = ()
         for send in itertools.count(1):
             attempt = await self._permit(exchange, frozenset(tried))
+            attempt.repeated = bool(tried)
             ending = await self._send(exchange, attempt)
             ended = await self._ended(exchange, attempt, ending, tried)
             if exchange.response is not None:
@@ -138,6 +149,11 @@ class Relay:
             if not ended.again or len(tried) >= TRIES_MAX or send >= SENDS_MAX:
                 return _response(ending, ended.judgement)
         raise AssertionError("the sends have a limit")
+
+    def _request_id(self, request: web.Request) -> str:
+        """The client's own, where it can stand in a header: else it would look like a server's fault."""
+        given = request.headers.get("X-Request-Id", "")
+        return given if _REQUEST_ID.fullmatch(given) else next(self._request_ids)
 
     # Permits
 

@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 
 import msgspec
+import structlog
 from aiohttp import web
 
+from dispatcher.api.auth import principal_of
 from dispatcher.api.context import Context, context_of
 from dispatcher.api.entries import read_entry, read_server_id
 from dispatcher.api.errors import ApiError
@@ -79,6 +81,7 @@ async def add(request: web.Request) -> web.Response:
         added = frozenset(await context.members.add(entry))
     except MemberError as error:
         raise _answer(error) from error
+    _log_change(request, "added", entry.url)
     return _json(201, ServerList(tuple(view for view in server_views(context) if view.url in added)))
 
 
@@ -89,6 +92,7 @@ async def remove(request: web.Request) -> web.Response:
         await context_of(request).members.remove(server)
     except MemberError as error:
         raise _answer(error) from error
+    _log_change(request, "removed", server)
     return web.Response(status=204)
 
 
@@ -118,7 +122,13 @@ async def _hold_out(request: web.Request, *, hold: bool) -> web.Response:
         await context.members.hold_out(server, hold=hold)
     except MemberError as error:
         raise _answer(error) from error
+    _log_change(request, "drained" if hold else "undrained", server)
     return _json(200, next(view for view in server_views(context) if view.url == server))
+
+
+def _log_change(request: web.Request, change: str, server: str) -> None:
+    log = structlog.get_logger("dispatcher.api")
+    log.info("membership_changed", change=change, server=server, by=principal_of(request).name)
 
 
 def _view(server: Server, listed: Mapping[ServerId, Member], epoch: float, now: float) -> ServerView:

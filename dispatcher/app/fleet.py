@@ -63,6 +63,7 @@ class Fleet:
         """The desk of live requests, which have first refusal of the permits that jobs of this node free."""
         desk = LiveDesk(self.pool, judge, self.metrics, self.clock.now, node.permit_freed)
         node.desk.first_refusal = desk.permit_freed
+        node.desk.excused = desk.may_have_ended
         self.monitor.join(desk)
         return desk
 

@@ -20,6 +20,8 @@ from dispatcher.storage.filesystem import atomic_write, storage_errors
 
 ADDED, REGISTERED = "added", "registered"
 ADDED_MAX = 10_000
+LOOKUPS_MAX = 16
+"""Names looked up at a time: each takes a thread, for as long as name servers are silent."""
 PRIVATE = 0o600
 """The file holds the added servers' keys."""
 
@@ -50,7 +52,7 @@ def read_saved(path: Path) -> Saved:
             return msgspec.json.decode(path.read_bytes(), type=Saved)
         except FileNotFoundError:
             return Saved()
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise StateError(
                 f"{path} is not a list of added servers; move it away to start without"
             ) from error
@@ -68,7 +70,7 @@ async def open_lookup(config: Config) -> AsyncIterator[Lookup | None]:
         yield resolver
 
 
-def open_members(config: Config, path: Path, clock: Clock) -> "Members":
+def load_members(config: Config, path: Path, clock: Clock) -> "Members":
     """The members that are not configured, as they were saved at `path`. Raises as `read_saved` does."""
     return Members(read_saved(path), path, clock, config.discovery.registration, config.api_key)
 
@@ -100,6 +102,7 @@ class Members:
         self._lookup: Lookup | None = None
         self._membership: Membership | None = None
         self._changing = asyncio.Lock()
+        self._locating = asyncio.Semaphore(LOOKUPS_MAX)
 
     def sources(self) -> Sequence[Source]:
         """For `open_fleet`."""
@@ -164,7 +167,8 @@ class Members:
         settings, lookup = self._registration, self._lookup
         if settings is None or lookup is None:
             raise MemberError(404, "servers cannot register here: discovery.registration is not set")
-        server = await locate(entry, settings.networks, lookup)
+        async with self._locating:
+            server = await locate(entry, settings.networks, lookup)
         if self._registrations.renew(server, token, self._clock.now()):
             self._acting.put(REGISTERED, self._registrations.servers())
         return server.id, settings.ttl_s

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
 import structlog
 
+from dispatcher.config.urls import base_url
 from dispatcher.errors import ConfigError, DispatcherError, Fault
 from dispatcher.ports import Clock
 
@@ -25,7 +26,7 @@ HOPELESS = (400, 401, 403, 404)
 
 @dataclass(frozen=True, slots=True)
 class Registrant:
-    """A server and the service that it is registered with."""
+    """A server and the service that it is registered with. The Registrar takes one that was checked."""
 
     service: str
     """The service's URL."""
@@ -37,6 +38,24 @@ class Registrant:
     limit: int | None = None
     health: str | None = None
     """Where it is asked for its health from here; None: at `server`."""
+
+
+def check_registrant(registrant: Registrant) -> Registrant:
+    """The same with its URLs in one spelling: `me:8000` is http. Raises ConfigError with every fault."""
+    faults: list[Fault] = []
+    urls = {"--url": registrant.service, "--server": registrant.server, "--health": registrant.health}
+    plain = {option: _plain(option, url, faults) for option, url in urls.items() if url is not None}
+    if faults:
+        raise ConfigError(tuple(faults))
+    return replace(registrant, service=plain["--url"], server=plain["--server"], health=plain.get("--health"))
+
+
+def _plain(option: str, url: str, faults: list[Fault]) -> str:
+    try:
+        return base_url(url)
+    except ValueError as error:
+        faults.append(Fault(option, str(error)))
+        return url
 
 
 class Registrar:
@@ -83,8 +102,7 @@ class Registrar:
     async def _is_well(self) -> bool:
         """Whether it serves. One that is only slow to say so goes on: the service watches it itself."""
         try:
-            url = (self._registrant.health or self._registrant.server).rstrip("/").removesuffix("/v1")
-            answer = await self._client.get(f"{url}/health")
+            answer = await self._client.get(f"{self._registrant.health or self._registrant.server}/health")
         except httpx2.ReadTimeout:
             return self._registered
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -126,7 +144,7 @@ class Registrar:
             self._log.info("deregistered", service=self._registrant.service, server=self._registrant.server)
 
     async def _tell(self, path: str, body: Mapping[str, object]) -> Any:
-        url = f"{self._registrant.service.rstrip('/')}{path}"
+        url = f"{self._registrant.service}{path}"
         headers = {"Authorization": f"Bearer {self._registrant.token}"}
         answer = await self._client.post(url, json=body, headers=headers)
         if answer.is_success:

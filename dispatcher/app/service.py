@@ -15,11 +15,12 @@ from dispatcher.api.context import Context
 from dispatcher.api.relay import Relay
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.fleet import Fleet, open_fleet
-from dispatcher.app.members import open_lookup, open_members
+from dispatcher.app.members import load_members, open_lookup
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import ConfigError, DispatcherError, Fault, first_of
 from dispatcher.jobs.files import Files
+from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.jobs import Jobs
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.payloads import JobPayloads
@@ -74,7 +75,7 @@ class Service:
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
         registry = CollectorRegistry()
-        members = await asyncio.to_thread(open_members, self.config, places.servers, SystemClock())
+        members = await asyncio.to_thread(load_members, self.config, places.servers, SystemClock())
         fleet = await stack.enter_async_context(
             open_fleet(
                 self.config,
@@ -112,7 +113,8 @@ class Service:
     def _jobs(self, queue: SqlQueue, node: Node, files: Files, places: Places, fleet: Fleet) -> Jobs:
         paperwork = Paperwork(queue, places, self.config.queue.shard_size)
         keeper = JobKeeper(queue, node, files, places, paperwork, fleet.clock)
-        return Jobs(queue, node, files, places, keeper, fleet.clock)
+        housekeeping = Housekeeping(keeper, node, files, places, queue, fleet.metrics, fleet.clock)
+        return Jobs(queue, node, files, places, keeper, housekeeping, fleet.clock)
 
     def _recorder(self, places: Places, fleet: Fleet) -> JournalRecorder:
         return JournalRecorder(

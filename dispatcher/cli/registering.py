@@ -9,7 +9,7 @@ import httpx2
 import uvloop
 
 from dispatcher.app.clock import SystemClock
-from dispatcher.app.registrar import TIMEOUT_S, Registrant, Registrar
+from dispatcher.app.registrar import TIMEOUT_S, Registrant, Registrar, check_registrant
 from dispatcher.cli.exits import Exit, exit_for, tell
 from dispatcher.errors import DispatcherError
 from dispatcher.telemetry.logging import configure_logging
@@ -19,7 +19,7 @@ def run_registrar(registrant: Registrant, log_format: Literal["console", "json"]
     """Keep the server registered until a signal."""
     configure_logging(log_format, "info", sys.stderr)
     try:
-        uvloop.run(_run(registrant))
+        uvloop.run(_run(check_registrant(registrant)))
     except DispatcherError as error:
         tell(error)
         return exit_for(error)

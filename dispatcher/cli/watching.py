@@ -3,7 +3,7 @@
 import json as jsonlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -66,13 +66,13 @@ def _json_lines(looks: Iterator[Job]) -> Iterator[Job]:
         yield job
 
 
-def _plain_lines(looks: Iterator[Job], now: Callable[[], float] = time.monotonic) -> Iterator[Job]:
+def _plain_lines(looks: Iterator[Job]) -> Iterator[Job]:
     status, due_at = None, float("-inf")
     for job in looks:
-        if job["status"] != status or now() >= due_at:
+        if job["status"] != status or time.monotonic() >= due_at:
             sys.stdout.write(f"{job_line(job)}\n")
             sys.stdout.flush()
-            status, due_at = job["status"], now() + LINE_EVERY_S
+            status, due_at = job["status"], time.monotonic() + LINE_EVERY_S
         yield job
 
 

@@ -78,6 +78,8 @@ class Desk:
         """Whether the node drains: nothing more is sent."""
         self.first_refusal: Callable[[Server], None] = _nobody
         """Offered each server where a permit came back, before a job may take it."""
+        self.excused: Callable[[Server], bool] = _never
+        """Whether what ended a server may have been none of these requests."""
         self._pool = pool
         self._judge = judge
         self._settings = settings
@@ -152,6 +154,12 @@ class Desk:
             if id(attempt.item.lease) in shards:
                 shards[id(attempt.item.lease)].under_way += 1
         self._forget(self.backlog.discard(lambda item: item.lease.job.id == job))
+
+    def limit(self, job: JobId, limit: int | None) -> None:
+        """Another limit of this job, or none, holds from now on."""
+        held = sum(shard.owed - shard.unrecorded for shard in self.shards.of_job(job))
+        in_flight = sum(attempt.item.lease.job.id == job for attempt in self.open_attempts())
+        self.quotas.change(job, limit, held=held, in_flight=in_flight)
 
     def _forget(self, items: Collection[Item]) -> None:
         """These requests are in hand no more, without an outcome."""
@@ -325,6 +333,7 @@ class Desk:
             for attempt in self.open.get(server.spec.id, ())
             if self.shards.get(attempt.item.lease) is not None and not attempt.item.done
         ]
+        loss = Loss.OTHER if self.excused(server) else loss
         return self._quarantine.lost(Lost(server, loss, running), _is_running, self._now())
 
     def server_spared(self, server: Server) -> None:
@@ -373,6 +382,11 @@ class Desk:
 
 def _nobody(_server: Server) -> None:
     """There are no live requests in a run."""
+
+
+def _never(_server: Server) -> bool:
+    """Nothing but these requests runs there."""
+    return False
 
 
 def _is_running(item: Item) -> bool:

@@ -4,11 +4,14 @@ They go before jobs: each server has a reserve that only they may use, and a per
 to those that wait, the oldest first, before a job may take it.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
+from itertools import chain, islice
 from typing import assert_never
 
+from dispatcher.dispatch.casualties import FATE_S
+from dispatcher.dispatch.prospects import Prospect, prospect_of
 from dispatcher.dispatch.turns import LiveAttempt, Turns, Waiter
 from dispatcher.model import (
     Answer,
@@ -32,18 +35,9 @@ TRIES_MAX = 3
 """Sends of one live request, whatever ended them: its client is waiting."""
 WAITING_MAX = 4096
 """Live requests that may wait for a permit. Each holds its body in memory."""
-SOON = (State.SUSPECT, State.VERIFYING)
-"""Where a server is that may be back in rotation within a canary's time."""
+COMPARED_MAX = 32
+"""Servers with room that are compared for one request, other ones each time: a fleet may have a thousand."""
 INTERNAL_ERROR = 500
-
-
-class Prospect(Enum):
-    """What a request for a model may hope for."""
-
-    SERVED = auto()  # a server in rotation has it, busy or not
-    SOON = auto()  # one is being asked for its canary
-    LATER = auto()  # those that may have it are out of rotation, or not up yet
-    NEVER = auto()  # nobody lists it
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +72,8 @@ class LiveDesk:
         self._freed = freed
         self._rotation = 0
         self._turns = Turns()
+        self._broken_at: dict[ServerId, float] = {}
+        """When a server last broke under a request that had failed before."""
 
     # Permits
 
@@ -88,12 +84,7 @@ class LiveDesk:
 
     def prospect(self, model: str | None) -> Prospect:
         """Whether there is, or may come, a server for this model."""
-        if self._pool.can_serve(model):
-            return Prospect.SERVED
-        able = [server for server in self._pool.servers.values() if _may_have(server, model)]
-        if any(server.state in SOON for server in able):
-            return Prospect.SOON
-        return Prospect.LATER if able or not self._pool.servers else Prospect.NEVER
+        return prospect_of(self._pool, model)
 
     def take(self, model: str | None, avoided: frozenset[ServerId] = frozenset()) -> LiveAttempt | None:
         """A permit of the server with the largest free share; None where all are taken, or others wait."""
@@ -101,9 +92,10 @@ class LiveDesk:
             return None
         now = self._now()
         best, most = None, 0.0
-        for server in self._candidates(model, avoided):
-            free = server.permits_free(now)
-            if free > 0 and (share := free / (free + server.in_flight)) > most:
+        each = ((server, server.permits_free(now)) for server in self._candidates(model, avoided))
+        roomy = ((server, free) for server, free in each if free > 0)
+        for server, free in islice(roomy, COMPARED_MAX):
+            if (share := free / (free + server.in_flight)) > most:
                 best, most = server, share
         return None if best is None else self._begin(best, model, now)
 
@@ -146,13 +138,12 @@ class LiveDesk:
 
     def _candidates(self, model: str | None, avoided: frozenset[ServerId]) -> Iterator[Server]:
         """Servers in rotation that have the model, from another one on each time: equals take turns."""
-        able = [server for server in self._pool.active() if server.serves(model)]
-        if avoided:
-            able = [server for server in able if server.spec.id not in avoided]
-        if able:
-            self._rotation = start = (self._rotation + 1) % len(able)
-            yield from able[start:]
-            yield from able[:start]
+        servers = list(self._pool.servers.values())
+        self._rotation += 1
+        start = self._rotation % max(1, len(servers))
+        for server in chain(islice(servers, start, None), islice(servers, start)):
+            if server.state is State.ACTIVE and server.serves(model) and server.spec.id not in avoided:
+                yield server
 
     def _begin(self, server: Server, model: str | None, now: float) -> LiveAttempt:
         attempt = LiveAttempt(server, model, now)
@@ -194,7 +185,9 @@ class LiveDesk:
         judgement = self._judge(ending, request, server.models, healthy=healthy)
         if server.state is not State.GONE:  # else its series would come back, and stay
             self._metrics.attempt_ended(server.spec.id, judgement.verdict, self._now() - attempt.sent_at)
-        effects = self._tell_pool(attempt, ending, judgement, repeated=bool(tried))
+        if attempt.repeated and judgement.broken:
+            self._note_broken(server)
+        effects = self._tell_pool(attempt, ending, judgement)
         tried_now = frozenset((*tried, server.spec.id))
         again = self._is_better_elsewhere(attempt.model, ending, judgement, tried_now)
         self._offer(server)
@@ -216,13 +209,16 @@ class LiveDesk:
         self.permit_freed(server)
         self._freed(server)
 
-    def _tell_pool(
-        self, attempt: LiveAttempt, ending: Ending, judgement: Judgement, *, repeated: bool
-    ) -> Sequence[Effect]:
+    def _note_broken(self, server: Server) -> None:
+        now = self._now()
+        self._broken_at = {id_: at for id_, at in self._broken_at.items() if now - at <= FATE_S}
+        self._broken_at[server.spec.id] = now
+
+    def _tell_pool(self, attempt: LiveAttempt, ending: Ending, judgement: Judgement) -> Sequence[Effect]:
         if attempt.given_up is not None or _says_nothing(ending, judgement, attempt.server):
             self._pool.attempt_given_up(attempt.server)
             return ()
-        end = AttemptEnd(judgement, attempt.sent_at, attempt.model, repeated=repeated)
+        end = AttemptEnd(judgement, attempt.sent_at, attempt.model, repeated=attempt.repeated)
         return self._pool.attempt_ended(attempt.server, end)
 
     def _is_better_elsewhere(
@@ -242,6 +238,15 @@ class LiveDesk:
             case _ as never:
                 assert_never(never)
 
+    def may_have_ended(self, server: Server) -> bool:
+        """Whether a request that had failed elsewhere was at this server when it was lost.
+
+        It may be what ends one server after the other: no row of a job is to be convicted of such a death.
+        """
+        if self._now() - self._broken_at.get(server.spec.id, -math.inf) <= FATE_S:
+            return True
+        return any(attempt.repeated and attempt.server is server for attempt in self.open)
+
     # What the monitor tells
 
     def give_up(self, effect: GiveUp) -> None:
@@ -259,12 +264,6 @@ class LiveDesk:
     def capacity_changed(self) -> None:
         """Permits may have come up, or gone."""
         self.look_everywhere()
-
-
-def _may_have(server: Server, model: str | None) -> bool:
-    """Whether it serves this model as far as is known: one that has not been asked yet may."""
-    named = model is None or server.models is None or model in server.models
-    return named and server.state not in (State.DRAINING, State.GONE)
 
 
 def _says_nothing(ending: Ending, judgement: Judgement, server: Server) -> bool:

@@ -123,6 +123,12 @@ class Node:
         self._withdrawn.discard(job)
         self._roused.set()
 
+    def limit(self, job: JobId, limit: int | None) -> None:
+        """Another limit of this job, or none, holds from now on; later leases must have it as well."""
+        self.desk.limit(job, limit)
+        self._roused.set()
+        self._hungry.set()
+
     def holds(self, job: JobId) -> bool:
         """Whether shards of this job are in hand, or about to be."""
         opening = any(lease.job.id == job for lease in self._unopened)

@@ -48,12 +48,22 @@ class Quotas:
         return sum(quota.surplus for quota in self._quotas.values())
 
     def admitted(self, job: Job, count: int) -> None:
-        """So many of its requests were taken in hand. A changed limit holds from now on."""
+        """So many of its requests were taken in hand. The limit of its latest lease holds."""
+        quota = self._quotas.get(job.id)
         if job.limit is not None:
             quota = self._quotas.setdefault(job.id, _Quota(job.limit))
             quota.limit = job.limit
+        if quota is not None:
             quota.held += count
             self._look(job.id, quota)
+
+    def change(self, job: JobId, limit: int | None, *, held: int, in_flight: int) -> None:
+        """Another limit holds from now on, or none, for a job of which so much is in hand and in flight."""
+        self._quotas.pop(job, None)
+        self._full.discard(job)
+        if limit is not None:
+            quota = self._quotas[job] = _Quota(limit, held, in_flight)
+            self._look(job, quota)
 
     def ended(self, job: JobId, count: int = 1) -> None:
         """So many of its requests are in hand no more."""

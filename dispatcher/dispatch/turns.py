@@ -10,7 +10,7 @@ from dispatcher.pool.server import Server
 class LiveAttempt:
     """One sending of a live request, from the permit it took to its end."""
 
-    __slots__ = ("close", "given_up", "model", "sent_at", "server")
+    __slots__ = ("close", "given_up", "model", "repeated", "sent_at", "server")
 
     def __init__(self, server: Server, model: str | None, sent_at: float) -> None:
         self.server = server
@@ -18,6 +18,8 @@ class LiveAttempt:
         self.sent_at = sent_at
         self.given_up: Break | None = None
         """How it is to end, if we closed it ourselves."""
+        self.repeated = False
+        """Whether its request has failed at another server before."""
         self.close: Callable[[], object] | None = None
         """Closes it at the server, while it is there."""
 

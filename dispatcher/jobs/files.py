@@ -122,6 +122,10 @@ class Files:
             await self.remove(file_id)
             self._log.info("file_expired", file=file_id)
 
+    async def names(self) -> set[str]:
+        """The ids of all files."""
+        return await self._keeping.file_ids()
+
     def path(self, record: FileRecord) -> Path:
         """Where its bytes are."""
         return self._places.file(record.id)

@@ -1,7 +1,9 @@
-"""What has to be looked at now and then: who starves, which files are over, what nobody can want any more."""
+"""What is done now and then: see who starves, tell the metrics, remove what is over or wanted no more."""
 
 import asyncio
 import shutil
+from collections import Counter
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -10,18 +12,34 @@ from dispatcher.errors import DispatcherError
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
-from dispatcher.jobs.life import ENDED, Stage
+from dispatcher.jobs.life import ENDED, Stage, shown
 from dispatcher.jobs.places import Places
+from dispatcher.jobs.view import is_starving
 from dispatcher.ports import Clock
+from dispatcher.queue.sql import SqlQueue
+from dispatcher.telemetry.metrics import Metrics
 
 LOOK_S = 1.0
+TELL_S = 5.0
+"""Between two looks at what the metrics say."""
 SWEEP_S = 30.0
 
 
 class Housekeeping:
     """Runs beside the keeper."""
 
-    def __init__(self, keeper: JobKeeper, node: Node, files: Files, places: Places, clock: Clock) -> None:
+    def __init__(
+        self,
+        keeper: JobKeeper,
+        node: Node,
+        files: Files,
+        places: Places,
+        queue: SqlQueue,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._queue = queue
+        self._metrics = metrics
         self._keeper = keeper
         self._node = node
         self._files = files
@@ -31,10 +49,13 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Until cancelled."""
-        swept_at = float("-inf")
+        swept_at = told_at = float("-inf")
         while True:
             now = self._clock.now()
             self._note_busy(now)
+            if now - told_at >= TELL_S:
+                told_at = now
+                await self._tell(now)
             if now - swept_at >= SWEEP_S:
                 swept_at = now
                 await self._sweep()
@@ -48,22 +69,26 @@ class Housekeeping:
             if kept.id in busy or not waits or kept.busy_at is None:
                 kept.busy_at = now
 
+    async def _tell(self, now: float) -> None:
+        jobs = self._keeper.jobs.values()
+        statuses = Counter({shown(stage): 0 for stage in Stage})
+        statuses.update(shown(kept.stage) for kept in jobs)
+        busy = Counter(attempt.item.lease.job.id for attempt in self._node.desk.open_attempts())
+        self._metrics.jobs_counted(statuses, sum(is_starving(kept, busy[kept.id], now) for kept in jobs))
+        try:
+            self._metrics.queue_depth(await self._queue.depth())
+        except DispatcherError as error:
+            self._log.warning("queue_depth_unknown", error=str(error))
+
     async def _sweep(self) -> None:
         try:
             await self._files.remove_expired()
+            names = await self._files.names()
             for kept in list(self._keeper.jobs.values()):
-                if kept.stage in ENDED and not kept.released and not await self._wanted(kept):
+                if kept.stage in ENDED and not kept.released and not _is_wanted(kept, names):
                     await self._release(kept)
         except DispatcherError as error:
             self._log.warning("sweep_failed", error=str(error))
-
-    async def _wanted(self, kept: Kept) -> bool:
-        """Whether one of its files is still there: its failed requests may be sent again until then."""
-        details = kept.details
-        for name in (details.output_file_id, details.error_file_id):
-            if name is not None and await self._files.get(name, None) is not None:
-                return True
-        return False
 
     async def _release(self, kept: Kept) -> None:
         async with kept.lock:
@@ -72,3 +97,8 @@ class Housekeeping:
             kept.released = True
             await asyncio.to_thread(shutil.rmtree, self._places.journals_of(kept.id), ignore_errors=True)
             await asyncio.to_thread(self._places.input_of(kept.id).unlink, missing_ok=True)
+
+
+def _is_wanted(kept: Kept, names: AbstractSet[str]) -> bool:
+    """Whether one of its files is still there: its failed requests may be sent again until then."""
+    return not names.isdisjoint({kept.details.output_file_id, kept.details.error_file_id})

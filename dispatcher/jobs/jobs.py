@@ -61,7 +61,14 @@ class Jobs:
     """
 
     def __init__(
-        self, queue: SqlQueue, node: Node, files: Files, places: Places, keeper: JobKeeper, clock: Clock
+        self,
+        queue: SqlQueue,
+        node: Node,
+        files: Files,
+        places: Places,
+        keeper: JobKeeper,
+        housekeeping: Housekeeping,
+        clock: Clock,
     ) -> None:
         self._queue = queue
         self._node = node
@@ -69,7 +76,7 @@ class Jobs:
         self._places = places
         self._keeper = keeper
         self._clock = clock
-        self._housekeeping = Housekeeping(keeper, node, files, places, clock)
+        self._housekeeping = housekeeping
 
     async def load(self) -> None:
         """Take over what an earlier process has kept."""
@@ -129,7 +136,7 @@ class Jobs:
             model=job.model,
         )
         await self._queue.create_job(job, stored(details), priority=job.priority, weight=new.weight)
-        kept = Kept(job, details, self._clock.wall(), new.weight)
+        kept = Kept(job, details, self._clock.wall(), new.weight, untouched=True)
         self._keeper.add(kept)
         return view_of(kept, self._now())
 
@@ -160,6 +167,7 @@ class Jobs:
             job, weight = _changed(kept, changes)
             await self._queue.keeping.change(job, weight)
             kept.job, kept.weight = job, weight
+            self._node.limit(kept.id, job.limit)
         return view_of(kept, self._now())
 
     async def retry_failed(self, job_id: str, owner: str | None = None) -> JobView | None:

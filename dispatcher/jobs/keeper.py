@@ -11,9 +11,9 @@ import structlog
 
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import DispatcherError, InputError, StoppedError
-from dispatcher.ingest.findings import ScanReport
 from dispatcher.jobs.details import Details, LineError, Made, moved, read_details, stored
 from dispatcher.jobs.files import Files
+from dispatcher.jobs.findings import errors_of, one_model
 from dispatcher.jobs.ids import new_file_id
 from dispatcher.jobs.kept import Kept, kept_of
 from dispatcher.jobs.life import ENDED, STOPPABLE, Event, Stage, move, queue_status, unfinished_as
@@ -22,7 +22,7 @@ from dispatcher.jobs.threads import Paperwork
 from dispatcher.model import JobId, Tally
 from dispatcher.ports import Clock
 from dispatcher.queue.keeping import FileRecord
-from dispatcher.queue.records import JobStatus
+from dispatcher.queue.records import JobRecord, JobStatus
 from dispatcher.queue.sql import SqlQueue
 
 LOOK_S = 10.0
@@ -31,7 +31,6 @@ RETRY_S = 5.0
 """Between two tries where a disk or the database refuses."""
 LETTING_GO_S = 0.05
 """Between two looks whether a stopped job's shards are back."""
-ERRORS_KEPT = 20
 OUTPUT_PURPOSE = "batch_output"
 
 
@@ -61,7 +60,7 @@ class JobKeeper:
                 continue
             kept = self.jobs[record.job.id] = kept_of(record, details)
             if kept.stage not in ENDED:
-                await self._follow(kept)
+                await self._follow(kept, record)
         making = [made for kept in self.jobs.values() if (made := kept.details.making) is not None]
         await self._files.open(name for made in making for name in (made.output, made.errors))
         await asyncio.to_thread(_remove_strangers, self._places, set(self.jobs))
@@ -157,17 +156,19 @@ class JobKeeper:
                 assert_never(stage)
 
     async def _validate(self, kept: Kept) -> None:
-        await self._queue.keeping.clear(kept.id)
+        if not kept.untouched:
+            await self._queue.keeping.clear(kept.id)
+        kept.untouched = False
         try:
             report = await self._paperwork.read(kept, self._check(kept))
         except InputError as error:
-            await self._refuse(kept, _errors_of(error))
+            await self._refuse(kept, errors_of(error))
             return
         if report.rows == 0:
             await self._refuse(kept, (LineError("empty_file", "the input file holds no requests"),))
             return
-        await self._follow(kept)
-        model = kept.details.model or _one_model(report)
+        await self._follow_anew(kept)
+        model = kept.details.model or one_model(report)
         await self._advance(kept, Stage.VALIDATING, Event.VALIDATED, model=model)
 
     async def _refuse(self, kept: Kept, errors: tuple[LineError, ...]) -> None:
@@ -187,9 +188,10 @@ class JobKeeper:
             await self._conclude(kept, Tally())
             return
         self._node.withdraw(kept.id, at_once=True)
-        while self._node.holds(kept.id) or await self._queue.keeping.leased(kept.id):
+        keeping, clock = self._queue.keeping, self._clock
+        while self._node.holds(kept.id) or await keeping.leased(kept.id, clock.wall()):
             self._check(kept)()
-            await self._clock.sleep(LETTING_GO_S)
+            await clock.sleep(LETTING_GO_S)
         await self._write(kept)
 
     async def _write(self, kept: Kept) -> None:
@@ -200,7 +202,7 @@ class JobKeeper:
         """Reopen first, take back after: a crash between the two loses nothing, and all is done again."""
         await self._queue.reopen(kept.id, only_failed=True)
         await self._paperwork.take_back_failures(kept, self._check(kept))
-        await self._follow(kept)
+        await self._follow_anew(kept)
         expires_at = self._clock.wall() + kept.details.window_s
         await self._advance(kept, Stage.REOPENING, Event.REOPENED, expires_at=expires_at, result=None)
 
@@ -260,12 +262,15 @@ class JobKeeper:
             self._node.ledger.forget(kept.id)
             self._node.welcome(kept.id)
 
-    async def _follow(self, kept: Kept) -> None:
-        """Begin to count a job's outcomes, from what is settled. No shard of it may be in hand."""
+    async def _follow_anew(self, kept: Kept) -> None:
         record = await self._queue.job(kept.id)
         assert record is not None, "a job that is kept is in the queue"
         kept.counted(record)
-        tally = await self._queue.tally(kept.id)
+        await self._follow(kept, record)
+
+    async def _follow(self, kept: Kept, record: JobRecord) -> None:
+        """Begin to count a job's outcomes, from what is settled. No shard of it may be in hand."""
+        tally = await self._queue.tally(kept.id) if record.shards_settled else Tally()
         self._node.ledger.follow(kept.id, tally, record.shards_settled, self._clock.now())
 
     def _settled(self, job: JobId) -> None:
@@ -285,21 +290,6 @@ class JobKeeper:
 
 def _status(details: Details) -> JobStatus:
     return queue_status(details.stage, paused=details.paused)
-
-
-def _errors_of(error: InputError) -> tuple[LineError, ...]:
-    listed = tuple(
-        LineError(fault.code or "invalid_line", fault.message, fault.line)
-        for fault in error.faults[:ERRORS_KEPT]
-    )
-    more = error.fault_count - len(listed)
-    rest = (LineError("more_errors", f"{more} more lines are not valid"),) if more > 0 else ()
-    return listed + rest
-
-
-def _one_model(report: ScanReport) -> str | None:
-    models = {model for _, model in report.by_model}
-    return models.pop() if len(models) == 1 else None
 
 
 def _remove_strangers(places: Places, jobs: set[JobId]) -> None:

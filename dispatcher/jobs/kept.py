@@ -24,6 +24,8 @@ class Kept:
     """Why it does not get on just now: a full disk, say."""
     busy_at: float | None = None
     """When it last had requests in flight; by the monotonic clock."""
+    untouched: bool = False
+    """Whether it cannot have shards yet, as nobody has begun to read its input."""
     released: bool = False
     """Whether its journals and its input are gone, for nobody can want them any more."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -91,9 +91,9 @@ class Keeping:
             await connection.execute(cleared)
 
     @whole
-    async def leased(self, job_id: JobId) -> int:
-        """How many open shards of the job some node has, or had when it died."""
-        held = (shards.c.job_id == job_id, shards.c.settled_at.is_(None), shards.c.node.is_not(None))
+    async def leased(self, job_id: JobId, now: float) -> int:
+        """How many open shards of the job some node has a lease of that has not expired."""
+        held = (shards.c.job_id == job_id, shards.c.settled_at.is_(None), shards.c.lease_expires_at > now)
         async with self._database.read() as connection:
             return int(await connection.scalar(select(func.count()).where(*held)) or 0)
 

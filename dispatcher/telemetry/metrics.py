@@ -7,7 +7,7 @@ by enumerations.
 import collections
 import importlib.metadata
 import platform
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -88,6 +88,12 @@ class Metrics:
         shards.labels("ready").set(depth.shards_ready)
         shards.labels("leased").set(depth.shards_leased)
         shards.labels("settled").set(depth.shards_settled)
+
+    def jobs_counted(self, by_status: Mapping[str, int], starving: int) -> None:
+        """So many jobs have each status, those with none included, and so many starve."""
+        for status, count in by_status.items():
+            self._fleet.jobs.labels(status).set(count)
+        self._fleet.jobs_starving.set(starving)
 
     def leases_lost(self, count: int) -> None:
         """So many leases were taken over by another node."""

@@ -58,6 +58,10 @@ class FleetFamilies:
         self.hedges = counter("hedges_total", "Copies of old requests, by how they ended.", ["result"])
         self.queue_requests = gauge("queue_requests", "Requests in the queue.", ["state"])
         self.queue_shards = gauge("queue_shards", "Shards in the queue.", ["state"])
+        self.jobs = gauge("jobs", "Jobs of the service.", ["status"])
+        self.jobs_starving = gauge(
+            "jobs_starving", "Jobs that may be sent and have had nothing in flight for a minute."
+        )
         self.leases_lost = counter("leases_lost_total", "Leases that another node took over.")
         self.journal_sync_seconds = histogram("journal_sync_seconds", "Time that a sync of journals took.")
         self.event_loop_lag_seconds = histogram("event_loop_lag_seconds", "How late the loop's timers ring.")

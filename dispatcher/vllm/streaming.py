@@ -20,7 +20,8 @@ class Sink(Protocol):
 
 def is_stream(response: aiohttp.ClientResponse) -> bool:
     """Whether an answer is a stream of events; errors are whole answers, whatever was asked for."""
-    return response.headers.get(hdrs.CONTENT_TYPE, "").startswith(EVENT_STREAM)
+    good = response.status // 100 == 2  # noqa: PLR2004  # 2xx
+    return good and response.headers.get(hdrs.CONTENT_TYPE, "").startswith(EVENT_STREAM)
 
 
 async def flow(response: aiohttp.ClientResponse, sink: Sink, request_id: str) -> None:

@@ -5,6 +5,7 @@ import time
 
 import openai
 import pytest
+from commands import until
 from jobs import CHAT, row, rows, sends
 from services import serving
 
@@ -106,6 +107,21 @@ async def test_a_malformed_form_is_refused(stage, body):
     headers = {"Content-Type": "multipart/form-data; boundary=b"}
     status, answered = await stage.ask("POST", "/v1/files", data=body, headers=headers)
     assert (status, answered["error"]["type"]) == (400, "invalid_request_error")
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing(stage, tmp_path, capfd):
+    host, port = stage.service.address
+    _, writer = await asyncio.open_connection(host, port)
+    head = "POST /v1/files HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999999\r\n"
+    part = '--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
+    form = f"Content-Type: multipart/form-data; boundary=b\r\n\r\n{part}"
+    writer.write((head + form).encode() + b"x" * 3_000_000)
+    await writer.drain()
+    folder = tmp_path / "data/files"
+    await until(lambda: any(path.stat().st_size > 1_000_000 for path in folder.iterdir()), 10)
+    writer.transport.abort()
+    await until(lambda: not list(folder.iterdir()), 10)
+    assert "request_failed" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "10001", "1e3"])
@@ -300,16 +316,12 @@ async def test_a_cancelled_batch_stops_sending_and_keeps_what_is_finished(slow_s
 
 async def test_a_cancelled_batchs_requests_are_closed_at_the_server_within_a_second(tmp_path, serve):
     server = await serve()
-    server.inject(Slow(60.0))
+    server.inject(Slow(60.0), Match(text="row-"))
     async with serving(tmp_path / "data", server) as stage:
         batch = await stage.submit(rows(50))
-        async with asyncio.timeout(10):
-            while server.in_flight < 10:
-                await asyncio.sleep(0.01)
+        await until(lambda: server.in_flight >= 4, 10)
         await stage.sdk.batches.cancel(batch.id)
-        async with asyncio.timeout(1.0):
-            while server.in_flight:
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.in_flight, 1.0)
         ended = await stage.until_ended(batch)
         assert ended.output_file_id is None
         assert set((await stage.outcomes(ended)).values()) == {"batch_cancelled"}
@@ -349,9 +361,7 @@ async def test_a_paused_job_sends_nothing_until_it_is_resumed(tmp_path, serve):
         await stage.until(batch, lambda found: found.request_counts.completed >= 10)
         status, paused = await stage.ask("POST", f"/jobs/{batch.id}/pause")
         assert (status, paused["paused"], paused["status"]) == (200, True, "in_progress")
-        async with asyncio.timeout(5):
-            while server.in_flight:
-                await asyncio.sleep(0.01)
+        await until(lambda: not server.in_flight, 5)
         await asyncio.sleep(0.3)
         sent, counted = len(sends(server)), (await stage.sdk.batches.retrieve(batch.id)).request_counts
         await asyncio.sleep(0.5)
@@ -420,6 +430,30 @@ async def test_a_cancelled_job_can_be_taken_up_again(slow_stage):
     assert (ended.status, ended.request_counts.completed, ended.cancelled_at) == ("completed", 120, None)
 
 
+async def test_a_job_whose_files_were_deleted_leaves_nothing_and_cannot_be_retried(
+    stage, server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("dispatcher.jobs.housekeeping.SWEEP_S", 0.1)
+    server.inject(Respond(400, BAD), Match(text="row-00001"))
+    ended = await stage.until_ended(await stage.submit(rows(3)))
+    kept = [tmp_path / "data/journals" / ended.id, tmp_path / "data/inputs" / ended.id]
+    await stage.sdk.files.delete(ended.output_file_id)
+    await asyncio.sleep(1.5)
+    assert all(path.exists() for path in kept)
+    await stage.sdk.files.delete(ended.error_file_id)
+    await until(lambda: not any(path.exists() for path in kept), 5)
+    status, _ = await stage.ask("POST", f"/jobs/{ended.id}/retry")
+    assert status == 409
+    assert (await stage.sdk.batches.retrieve(ended.id)).request_counts.total == 3
+
+
+async def test_made_files_expire_as_the_batch_said(stage):
+    expiry = {"anchor": "created_at", "seconds": 7200}
+    ended = await stage.until_ended(await stage.submit(rows(1), output_expires_after=expiry))
+    made = await stage.sdk.files.retrieve(ended.output_file_id)
+    assert made.expires_at == made.created_at + 7200
+
+
 async def test_a_job_tells_how_it_gets_on(slow_stage):
     batch = await slow_stage.submit(rows(300), extra_body={"max_attempts": 5})
     await slow_stage.until(batch, lambda found: found.request_counts.completed >= 40)
@@ -432,6 +466,18 @@ async def test_a_job_tells_how_it_gets_on(slow_stage):
     assert job["slack_s"] == pytest.approx(86_400 - job["eta_s"], abs=30)
     _, listed = await slow_stage.ask("GET", "/jobs")
     assert [found["id"] for found in listed["data"]] == [batch.id]
+
+
+async def test_the_metrics_tell_of_jobs_and_of_the_queue(slow_stage, monkeypatch):
+    monkeypatch.setattr("dispatcher.jobs.housekeeping.TELL_S", 0.0)
+    batch = await slow_stage.submit(rows(100))
+    await slow_stage.until(batch, lambda found: found.request_counts.completed >= 5)
+    await asyncio.sleep(1.2)
+    async with slow_stage.http.get(f"{slow_stage.url}/metrics") as response:
+        told = (await response.text()).splitlines()
+    assert 'dispatcher_jobs{status="in_progress"} 1.0' in told
+    assert 'dispatcher_jobs{status="failed"} 0.0' in told
+    assert "dispatcher_jobs_starving 0.0" in told
 
 
 @pytest.mark.parametrize("changes", [{"weight": 0}, {"limit": 0}, {"priority": "high"}, []])
@@ -473,9 +519,7 @@ async def test_a_restart_takes_up_a_job_that_a_failing_disk_has_stopped(
         async with serving(tmp_path / "data", server) as stage:
             batch = await stage.submit(rows(40))
             await stage.until(batch, lambda found: found.status == status)
-            async with asyncio.timeout(5):
-                while (await stage.ask("GET", f"/jobs/{batch.id}"))[1]["obstacle"] != "the disk is full":
-                    await asyncio.sleep(0.02)
+            await stage.until_job(batch, lambda job: job["obstacle"] == "the disk is full")
     async with serving(tmp_path / "data", server) as stage:
         ended = await stage.until_ended(batch)
         assert (ended.status, ended.request_counts.completed) == ("completed", 40)
@@ -503,6 +547,61 @@ async def test_a_restart_takes_up_a_cancellation(tmp_path, serve, monkeypatch):
         codes = await stage.outcomes(ended)
         assert (len(codes), set(codes.values())) == (200, {None, "batch_cancelled"})
     assert len(sends(server)) == sent
+
+
+async def test_a_restart_takes_up_a_retry(tmp_path, server, monkeypatch):
+    async def fail(*_):
+        raise StorageError("the disk is full")
+
+    refusing = server.inject(Respond(400, BAD), Match(text="row-0000"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Paperwork, "take_back_failures", fail)
+        async with serving(tmp_path / "data", server) as stage:
+            batch = await stage.submit(rows(50))
+            await stage.until_ended(batch)
+            await stage.ask("POST", f"/jobs/{batch.id}/retry")
+            await stage.until_job(batch, lambda job: job["obstacle"] == "the disk is full")
+    server.withdraw(refusing)
+    async with serving(tmp_path / "data", server) as stage:
+        ended = await stage.until_ended(batch)
+        assert (ended.status, ended.request_counts.completed) == ("completed", 50)
+    assert len(sends(server)) == 60
+
+
+async def test_a_window_that_ends_while_nobody_serves_has_ended(tmp_path, serve):
+    server = await serve(engine=SLOW, answer_tokens=16)
+    async with serving(tmp_path / "data", server) as stage:
+        batch = await stage.submit(rows(1000), window="2s")
+        before = await stage.until(batch, lambda found: found.request_counts.completed >= 10)
+    await asyncio.sleep(max(0.0, before.expires_at + 1 - time.time()))
+    sent = len(sends(server))
+    async with serving(tmp_path / "data", server) as stage:
+        ended = await stage.until_ended(batch)
+        assert ended.status == "expired"
+        assert len(await stage.outcomes(ended)) == 1000
+        assert ended.request_counts.completed >= before.request_counts.completed
+    assert len(sends(server)) - sent <= 64
+
+
+async def test_a_job_stopped_while_its_input_is_read_ends_without_files(tmp_path, server, monkeypatch):
+    reading = asyncio.Event()
+    read = Paperwork.read
+
+    async def slowly(self, kept, check):
+        reading.set()
+        while True:
+            check()
+            await asyncio.sleep(0.01)
+
+    async with serving(tmp_path / "data", server) as stage:
+        monkeypatch.setattr(Paperwork, "read", slowly)
+        batch = await stage.submit(rows(10))
+        await reading.wait()
+        await stage.sdk.batches.cancel(batch.id)
+        ended = await stage.until_ended(batch)
+        assert (ended.status, ended.output_file_id, ended.error_file_id) == ("cancelled", None, None)
+        monkeypatch.setattr(Paperwork, "read", read)
+        assert (await stage.until_ended(await stage.submit(rows(3)))).status == "completed"
 
 
 async def test_a_restart_removes_what_a_killed_process_left_and_nothing_else(tmp_path, server):

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from commands import until
 
+from dispatcher.api import exchange, relay
 from dispatcher.app.service import Service
 from dispatcher.config import load_config
 from dispatcher.model import Health, ProbeReport
@@ -491,3 +492,66 @@ async def test_a_stop_lets_live_requests_end_and_takes_no_more(serve, live):
             assert response.status == 503
             assert "Retry-After" in response.headers
         assert (await asking).choices
+
+
+async def test_a_request_id_that_cannot_be_a_header_is_not_passed_on_and_blames_no_server(server, live):
+    async with live(server.url) as service:
+        host, port = service.service.address
+        body = json.dumps(ask("hello")).encode()
+        for name in (b"\xff\xfe", b"a" * 2000, b"with space"):
+            reader, writer = await asyncio.open_connection(host, port)
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-Id: %s\r\n" % name
+            writer.write(head + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            answer = await asyncio.wait_for(reader.read(), 5)
+            assert b" 200 " in answer.partition(b"\r\n")[0], answer
+            writer.close()
+        assert [each.state for each in service.pool.servers.values()] == ["active"]
+
+
+async def test_bodies_that_are_open_are_bounded_together(server, live, monkeypatch):
+    monkeypatch.setattr(relay, "OPEN_BYTES_MAX", 1000)
+    async with live(server.url) as service:
+        assert (await service.chat()).choices
+        async with service.post(ask("word " * 400)) as response:
+            assert response.status == 429
+            assert "Retry-After" in response.headers
+        assert (await service.chat()).choices
+
+
+async def test_a_live_request_that_ends_servers_costs_no_row_of_a_job(serve, live):
+    servers = [await serve() for _ in range(3)]
+    async with live(*(server.url for server in servers), pool={"limit": 16}) as service:
+        for server in servers:
+            server.inject(Die(seconds=0.3), Match(text="poison"))
+            server.inject(Slow(0.2), Match(text="row-"))
+        job = await submit(service, 300)
+        for _ in range(2):
+            await until(lambda: service.in_flight > 5)
+            async with service.post(ask("poison")) as response:
+                assert response.status in (500, 502, 503)
+        async with asyncio.timeout(30):
+            while job.status not in ("completed", "failed"):
+                await asyncio.sleep(0.1)
+                job = await service.sdk.batches.retrieve(job.id)
+        counts = job.request_counts
+        assert (job.status, counts.completed, counts.failed) == ("completed", 300, 0)
+
+
+async def test_a_client_that_reads_nothing_of_its_stream_is_left(scripted, live, monkeypatch):
+    async def flood(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            await response.write(b"data: " + b"x" * 2**16 + b"\n\n")
+
+    monkeypatch.setattr(exchange, "UNREAD_S_MAX", 0.3)
+    server = await scripted(flood)
+    async with live(server.url) as service:
+        reader, writer = await asyncio.open_connection(*service.service.address, limit=1024)
+        body = json.dumps(ask("hello")).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-Id: test\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        assert await reader.read(10)
+        await until(lambda: service.in_flight)
+        await until(lambda: service.in_flight == 0, timeout_s=5)
+        writer.close()

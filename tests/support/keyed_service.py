@@ -45,8 +45,8 @@ class Asking:
 
     async def ask(self, method, path, *, key=None, headers=None, **options):
         auth = {"Authorization": f"Bearer {key}"} if key else {}
-        url = path if path.startswith("http") else self.url + path
-        async with self.session.request(method, url, headers={**auth, **(headers or {})}, **options) as answer:
+        sent = {**auth, **(headers or {})}
+        async with self.session.request(method, self.url + path, headers=sent, **options) as answer:
             is_json = answer.content_type == "application/json"
             return answer.status, await answer.json() if is_json else await answer.text(), answer.headers
 
@@ -69,7 +69,7 @@ class Asking:
 
 
 @asynccontextmanager
-async def keyed(directory, *, servers=(), registration=None, telemetry=None, **api):
+async def keyed(directory, *, servers=(), registration=None, api_key=None, **api):
     """A service that runs, in a storage directory. `api` may replace its keys."""
     settings = {
         "servers": list(servers),
@@ -77,7 +77,7 @@ async def keyed(directory, *, servers=(), registration=None, telemetry=None, **a
         "storage": {"url": str(directory)},
         "api": {"port": 0, "keys": keys(), **api},
         "discovery": {"registration": registration},
-        "telemetry": telemetry or {},
+        "api_key": api_key,
     }
     made = []
 
@@ -90,7 +90,7 @@ async def keyed(directory, *, servers=(), registration=None, telemetry=None, **a
     serving = asyncio.create_task(service.run())
     try:
         async with asyncio.timeout(15):
-            while service.address is None and not serving.done():
+            while service.address is None and not serving.done():  # noqa: ASYNC110  # as above
                 await asyncio.sleep(0.02)
         if serving.done():
             serving.result()

@@ -1,4 +1,4 @@
-"""The service in this process: on one storage directory, with fake servers, asked by the real `openai` SDK."""
+"""The service in this process: on a storage directory, with fake servers, asked by the real `openai` SDK."""
 
 import asyncio
 import io
@@ -41,12 +41,19 @@ class Stage:
     async def until(self, batch, condition, timeout_s=WITHIN_S):
         """Poll the batch until the condition holds of it."""
         async with asyncio.timeout(timeout_s):
-            while not condition(found := await self.sdk.batches.retrieve(batch.id)):
+            while not condition(found := await self.sdk.batches.retrieve(batch.id)):  # noqa: ASYNC110  # it is polled
                 await asyncio.sleep(0.02)
         return found
 
     async def until_ended(self, batch, timeout_s=WITHIN_S):
         return await self.until(batch, lambda found: found.status in ENDED, timeout_s)
+
+    async def until_job(self, batch, condition, timeout_s=WITHIN_S):
+        """As `until`, of the job that the batch is."""
+        async with asyncio.timeout(timeout_s):
+            while not condition(found := (await self.ask("GET", f"/jobs/{batch.id}"))[1]):  # noqa: ASYNC110  # it is polled
+                await asyncio.sleep(0.02)
+        return found
 
     async def lines(self, file_id):
         """A made file, line by line; nothing where there is none."""

@@ -31,7 +31,7 @@ def test_without_any_source_the_documented_defaults_stand():
     assert config.model_dump(mode="json") == {
         "servers": [],
         "api_key": None,
-        "discovery": {"file": None, "dns": None},
+        "discovery": {"file": None, "dns": None, "registration": None},
         "dispatch": {
             "max_attempts": 3,
             "request_timeout_s": None,
@@ -54,6 +54,14 @@ def test_without_any_source_the_documented_defaults_stand():
         },
         "queue": {"shard_size": 256, "lease_s": 60.0},
         "results": {"sync_s": 1.0, "provenance": True},
+        "storage": {"url": None},
+        "api": {
+            "host": "127.0.0.1",
+            "port": 8080,
+            "keys": [],
+            "live_reserve": 0.1,
+            "upload_bytes_max": 20 * 2**30,
+        },
         "telemetry": {
             "log_format": "console",
             "log_level": "info",

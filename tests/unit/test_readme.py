@@ -1,6 +1,7 @@
 """The README and the operator's page say what the code says, and go on to do so."""
 
 import ast
+import importlib
 import json
 import re
 import shlex
@@ -11,7 +12,6 @@ import typer
 import yaml
 from prometheus_client import CollectorRegistry
 
-import dispatcher
 from dispatcher.cli.commands import app
 from dispatcher.cli.exits import Exit
 from dispatcher.config import Config, ServerEntry, load_config
@@ -234,6 +234,13 @@ def test_the_configuration_shown_can_be_loaded(tmp_path):
     assert all(yaml.safe_load(block) for block in blocks("yaml"))
 
 
+def test_the_service_shown_can_be_loaded(tmp_path):
+    (shown_file,) = [block for block in blocks("yaml") if block.startswith("# service.yaml")]
+    (tmp_path / "service.yaml").write_text(shown_file)
+    api = load_config(tmp_path / "service.yaml", {}, {}).api
+    assert [(key.name, key.role) for key in api.keys] == [("ann", "admin"), ("bob", "user")]
+
+
 def test_the_variables_shown_can_be_set_and_a_misspelt_one_is_refused():
     variables = dict(re.findall(r"`(DISPATCHER_\w+)=(\w+)`", README))
     assert load_config(None, {}, variables).pool.stall_s == 300
@@ -244,8 +251,11 @@ def test_the_variables_shown_can_be_set_and_a_misspelt_one_is_refused():
 def test_python_compiles_and_imports_what_there_is():
     for block in blocks("python"):
         imports = [node for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
-        assert {alias.name for node in imports for alias in node.names} <= set(dispatcher.__all__)
         assert imports
+        for node in imports:
+            module = importlib.import_module(node.module)
+            assert module.__name__ in {"dispatcher", "openai"}
+            assert {alias.name for alias in node.names} <= set(module.__all__)
 
 
 def body(text):

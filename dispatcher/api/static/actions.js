@@ -1,6 +1,6 @@
 // What an admin can do: ask first, then tell the service, then say how it went.
 
-import { byId, say, show } from "./dom.js";
+import { byId, refusal, say, show } from "./dom.js";
 
 const KEY = "dispatcher-key";
 const TOAST_MS = 6_000;
@@ -27,12 +27,13 @@ export function askForKey(message) {
 }
 
 /** Ask in a dialog. Resolves to true, or the number where one is asked for, or null. */
-function ask({ title, text, verb, label, number }) {
+function ask({ title, text, verb, label, number, final = false }) {
   const dialog = byId("ask");
   const field = byId("ask-number");
   say(byId("ask-title"), title);
   say(byId("ask-text"), text);
   say(byId("ask-yes"), verb);
+  byId("ask-yes").classList.toggle("final", final);
   say(byId("ask-label"), label ?? "");
   show(byId("ask-field"), number !== undefined);
   field.required = number !== undefined;
@@ -47,7 +48,8 @@ function ask({ title, text, verb, label, number }) {
     byId("ask-no").onclick = () => dialog.close();
     dialog.onclose = () => resolve(answer);
     dialog.showModal();
-    (number === undefined ? byId("ask-yes") : field).focus();
+    if (number !== undefined) field.select();
+    else byId(final ? "ask-no" : "ask-yes").focus(); // what cannot be undone takes more than two Enters
   });
 }
 
@@ -84,40 +86,39 @@ async function tell(method, path, body, done) {
   }
 }
 
-async function refusal(answer) {
-  try {
-    return (await answer.json()).error.message;
-  } catch {
-    return `status ${answer.status}`;
-  }
-}
-
+const called = (job) => (job.name ? `${job.name} (${job.id})` : job.id);
 const jobPath = (job, verb) => `jobs/${encodeURIComponent(job.id)}${verb ? `/${verb}` : ""}`;
 
 export async function pauseJob(job) {
-  const text = `${job.id}: what is in flight ends; nothing more is sent until it is resumed.`;
+  const text = `${called(job)}: what is in flight ends; nothing more is sent until it is resumed.`;
   if (await ask({ title: "Pause this job?", text, verb: "Pause" }))
-    await tell("POST", jobPath(job, "pause"), {}, `${job.id} is paused.`);
+    await tell("POST", jobPath(job, "pause"), {}, `${called(job)} is paused.`);
 }
 
 export async function resumeJob(job) {
-  const text = `${job.id}: its requests are sent again, in turn with the other jobs.`;
+  const text = `${called(job)}: its requests are sent again, in turn with the other jobs.`;
   if (await ask({ title: "Resume this job?", text, verb: "Resume" }))
-    await tell("POST", jobPath(job, "resume"), {}, `${job.id} is resumed.`);
+    await tell("POST", jobPath(job, "resume"), {}, `${called(job)} is resumed.`);
 }
 
 export async function cancelJob(job) {
-  const text = `${job.id}: rows that are done are kept. The others are given up for good.`;
-  if (await ask({ title: "Cancel this job?", text, verb: "Cancel the job" }))
-    await tell("POST", jobPath(job, "cancel"), {}, `${job.id} is being cancelled.`);
+  const text = `${called(job)}: rows that are done are kept. The others are given up for good.`;
+  if (await ask({ title: "Cancel this job?", text, verb: "Cancel the job", final: true }))
+    await tell("POST", jobPath(job, "cancel"), {}, `${called(job)} is being cancelled.`);
+}
+
+export async function retryJob(job) {
+  const text = `${called(job)}: its failed rows are sent again, and it is open until they have ended.`;
+  if (await ask({ title: "Send the failed rows again?", text, verb: "Send again" }))
+    await tell("POST", jobPath(job, "retry"), {}, `${called(job)} goes on.`);
 }
 
 export async function rankJob(job) {
-  const text = `${job.id}: jobs of a higher priority go first, those of one share.`;
+  const text = `${called(job)}: jobs of a higher priority go first, those of one share.`;
   const label = "Priority (a whole number)";
   const priority = await ask({ title: "Change the priority?", text, verb: "Change", label, number: job.priority });
   if (priority !== null && priority !== job.priority)
-    await tell("PATCH", jobPath(job), { priority }, `${job.id} has priority ${priority}.`);
+    await tell("PATCH", jobPath(job), { priority }, `${called(job)} has priority ${priority}.`);
 }
 
 export async function drainServer(url) {

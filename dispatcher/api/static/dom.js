@@ -1,4 +1,5 @@
-// Elements made and changed by hand. Text goes in as text only: what servers and jobs say is not to be trusted.
+// What all parts of the page use. Elements are made and changed by hand, and text goes in
+// as text only: what servers and jobs say is not to be trusted.
 
 export const byId = (id) => document.getElementById(id);
 
@@ -30,6 +31,15 @@ export function mark(element, name, value) {
 
 export function show(element, shown) {
   if (element.hidden === shown) element.hidden = !shown;
+}
+
+/** What the service says where it does not do what was asked. */
+export async function refusal(answer) {
+  try {
+    return (await answer.json()).error.message;
+  } catch {
+    return `it answered with status ${answer.status}`;
+  }
 }
 
 /** The children of one element, one for each record, kept over updates so that focus and selection stay. */

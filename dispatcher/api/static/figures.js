@@ -9,12 +9,12 @@ export function count(number) {
 /** 0.42, 7.3, 812, 12.3k, 4.1M: three digits at most. */
 export function rate(number) {
   if (number <= 0) return "0";
-  if (number < 1) return number.toFixed(2);
-  if (number < 10) return number.toFixed(1);
-  if (number < 1000) return number.toFixed(0);
+  if (number < 0.995) return number.toFixed(2);
+  if (number < 9.95) return number.toFixed(1);
+  if (number < 999.5) return number.toFixed(0);
   const [divisor, unit] = number < 999_500 ? [1e3, "k"] : [1e6, "M"];
   const scaled = number / divisor;
-  return `${scaled.toFixed(scaled < 100 ? 1 : 0)}${unit}`;
+  return `${scaled.toFixed(scaled < 99.95 ? 1 : 0)}${unit}`;
 }
 
 /** The same, for an axis: 50k, not 50.0k. */

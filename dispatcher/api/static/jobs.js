@@ -1,14 +1,13 @@
 // The jobs: open ones first, each with its progress, its pace, and what went wrong.
 
-import { cancelJob, pauseJob, rankJob, resumeJob } from "./actions.js";
+import { cancelJob, pauseJob, rankJob, resumeJob, retryJob } from "./actions.js";
 import { byId, make, mark, Rows, say, show } from "./dom.js";
-import { count, duration, percent, plural, rate } from "./figures.js";
+import { count, duration, percent, rate } from "./figures.js";
 
-const RUNNING = ["validating", "in_progress", "paused", "finalizing", "cancelling"];
 const CODES_SHOWN = 4;
 
 export class Jobs {
-  #rows = new Rows(byId("jobs-rows"), (id) => jobRow(id));
+  #rows = new Rows(byId("jobs-rows"), jobRow);
 
   update(jobs) {
     this.#rows.update(jobs.shown, (job) => job.id);
@@ -113,7 +112,8 @@ function actionButtons() {
   const rank = button("Priority", rankJob);
   const cancel = button("Cancel", cancelJob);
   cancel.classList.add("danger");
-  const element = make("div", { class: "actions" }, pause, rank, cancel);
+  const retry = button("Send failed again", retryJob);
+  const element = make("div", { class: "actions" }, pause, rank, cancel, retry);
 
   function update(record) {
     job = record;
@@ -122,13 +122,13 @@ function actionButtons() {
     show(pause, pausable);
     show(rank, open && pausable);
     show(cancel, open && job.status !== "finalizing");
+    show(retry, job.ended_ago_s !== null && job.failed > 0);
     say(pause, job.status === "paused" ? "Resume" : "Pause");
     const name = job.name || job.id;
     pause.setAttribute("aria-label", `${pause.textContent} ${name}`);
+    retry.setAttribute("aria-label", `Send failed again: ${name}`);
     rank.setAttribute("aria-label", `Change the priority of ${name}`);
     cancel.setAttribute("aria-label", `Cancel ${name}`);
   }
   return { element, update };
 }
-
-export const isRunning = (job) => RUNNING.includes(job.status);

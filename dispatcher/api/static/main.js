@@ -9,6 +9,10 @@ import { Plot } from "./plot.js";
 import { Stream } from "./stream.js";
 
 const HISTORY_S = 3600;
+const OBSTACLES = {
+  starting: "The service is starting.",
+  draining: "The service is stopping: what is in flight ends, and nothing more is sent.",
+};
 
 const asked = { find: "", state: "" };
 const service = { admin: false, step_s: 10, history: [] };
@@ -79,7 +83,7 @@ function noticesOf(data) {
   const waiting = data.waiting_for.map((model) =>
     model === null ? "Rows wait: no server is in rotation." : `Rows wait: no server in rotation serves ${model}.`,
   );
-  return [...data.obstacles.map((obstacle) => `The service cannot go on: ${obstacle}.`), ...waiting];
+  return [...data.obstacles.map((obstacle) => OBSTACLES[obstacle] ?? `Held up: ${obstacle}.`), ...waiting];
 }
 
 function notice(text) {
@@ -91,10 +95,15 @@ const LINKS = { live: "live", lost: "no connection", locked: "locked" };
 function linked(state, message) {
   say(byId("link"), LINKS[state]);
   mark(byId("link"), "link", state);
-  byId("link").title = message;
+  if (state === "lost") notices.update([`No connection to the service: ${message}. Trying again.`], (text) => text);
   mark(byId("main"), "stale", String(state !== "live"));
-  if (state === "locked") askForKey(message).then(open);
+  if (state === "locked") unlock(message);
 }
 
-byId("change-key").addEventListener("click", () => askForKey("").then(open));
+function unlock(message) {
+  show(byId("change-key"), true); // the way back for whoever closes the dialog
+  askForKey(message).then(open);
+}
+
+byId("change-key").addEventListener("click", () => unlock(""));
 open();

@@ -98,6 +98,7 @@ export class Plot {
     const line = run.map((point) => `${scale.x(point.at + middle).toFixed(1)},${scale.y(point[this.#field]).toFixed(1)}`);
     const [first, last] = [run[0], run.at(-1)].map((point) => scale.x(point.at + middle).toFixed(1));
     const ground = scale.y(0);
+    if (run.length === 1) return [makeSvg("circle", { class: "dot", cx: first, cy: scale.y(run[0][this.#field]), r: 3 })];
     return [
       makeSvg("polygon", { class: "area", points: `${first},${ground} ${line.join(" ")} ${last},${ground}` }),
       makeSvg("polyline", { class: "line", points: line.join(" ") }),
@@ -143,7 +144,7 @@ function times(scale, from, to) {
   const labels = [];
   for (let at = Math.ceil(from / every_s) * every_s; at < to; at += every_s) {
     const x = scale.x(at);
-    if (x > LEFT + 12 && x < scale.x(to) - 14)
+    if (x > LEFT + 12 && x < scale.x(to) - 18)
       labels.push(makeSvg("text", { class: "label", x, y: HEIGHT - 4, "text-anchor": "middle" }, clock(at)));
   }
   return labels;

@@ -1,5 +1,7 @@
 // The service's events, read with fetch: an EventSource cannot send a key.
 
+import { refusal } from "./dom.js";
+
 const SILENCE_MS = 15_000; // a snapshot comes every second
 const RETRY_MIN_MS = 1_000;
 const RETRY_MAX_MS = 15_000;
@@ -40,11 +42,11 @@ export class Stream {
         cache: "no-store",
         signal: abort.signal,
       });
-      if (answer.status === 401 || answer.status === 403) {
+      if (answer.status === 401) {
         this.#link("locked", key ? "This key was not accepted." : "");
         return;
       }
-      if (!answer.ok) throw new Error(`the service answered ${answer.status}`);
+      if (!answer.ok) throw new Error(await refusal(answer));
       await this.#frames(answer.body, abort);
       throw new Error("the service ended the connection");
     } catch (error) {

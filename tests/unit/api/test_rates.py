@@ -65,3 +65,9 @@ def test_what_a_server_had_answered_before_the_first_look_is_no_burst(meter, ser
     assert meter.look([one], 1.0) == (1000, 50_000)
     work(meter, [one], 1, begin=1)
     assert meter.of(one) == Rates(2.0, 50.0)
+
+
+def test_the_fleets_rates_include_what_servers_did_that_are_gone_since(meter, server):
+    work(meter, [server("a"), server("b")], 15)
+    work(meter, [server("a")], 15, begin=15)
+    assert meter.of_all() == Rates(3.0, 75.0)

@@ -46,3 +46,23 @@ def test_a_job_that_is_done_with_is_forgotten():
     quotas.admitted(Job(LIMITED.id, limit=1), 1)
     quotas.took(LIMITED.id)
     assert LIMITED.id in quotas.full
+
+
+def test_a_limit_that_is_taken_away_holds_no_more():
+    quotas = Quotas()
+    quotas.admitted(Job(JobId("a"), limit=1), 5)
+    quotas.took(JobId("a"))
+    assert quotas.full == {"a"}
+    quotas.change(JobId("a"), None, held=5, in_flight=1)
+    assert (quotas.full, quotas.in_plenty, quotas.surplus) == (set(), frozenset(), 0)
+
+
+def test_a_limit_that_is_new_holds_for_what_is_in_hand_already():
+    quotas = Quotas()
+    quotas.change(JobId("a"), 2, held=5, in_flight=3)
+    assert (quotas.full, quotas.in_plenty, quotas.surplus) == ({"a"}, {"a"}, 1)
+    quotas.admitted(Job(JobId("a")), 4)  # a lease that was taken before
+    assert quotas.surplus == 5
+    for _ in range(2):
+        quotas.gave_back(JobId("a"))
+    assert quotas.full == set()

@@ -71,6 +71,16 @@ def test_faults_refuse_the_file_with_the_first_twenty_by_line(tmp_path):
     assert [fault.where for fault in caught.value.faults] == [f"line {number}" for number in range(1, 41, 2)]
 
 
+def test_with_a_route_given_every_other_url_is_a_fault_with_its_line_and_code(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b"\n".join(request(name, url) for name, url in (("a", "/score"), ("b", "/rerank"))))
+    with pytest.raises(InputError) as refused:
+        scan(path, tmp_path, lambda _: None, limits=ScanLimits(route="/score"))
+    (fault,) = refused.value.faults
+    assert (fault.line, fault.code) == (2, "url_mismatched")
+    assert '"/rerank"' in fault.message
+
+
 def test_a_repeated_id_is_refused_naming_both_lines(tmp_path):
     content = b"\n".join([request("a"), b"", request("b"), request("a")])
     with pytest.raises(InputError, match="1 line is no valid request") as caught:

@@ -42,6 +42,7 @@ def exercise(metrics):
     metrics.outcomes_recorded([outcome(code=ErrorCode.POISON)])
     metrics.hedge_ended("won")
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
+    metrics.jobs_counted({"completed": 3}, 1)
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
     metrics.event_loop_lagged(0.001)
@@ -76,6 +77,8 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_hedges": {"result"},
         "dispatcher_queue_requests": {"state"},
         "dispatcher_queue_shards": {"state"},
+        "dispatcher_jobs": {"status"},
+        "dispatcher_jobs_starving": set(),
         "dispatcher_leases_lost": set(),
         "dispatcher_journal_sync_seconds": set(),
         "dispatcher_event_loop_lag_seconds": set(),
@@ -180,6 +183,14 @@ def test_the_queue_s_depth_is_told_by_state(registry, metrics):
     for position, state in enumerate(("ready", "leased", "settled"), 1):
         assert registry.get_sample_value("dispatcher_queue_shards", {"state": state}) == position
         assert registry.get_sample_value("dispatcher_queue_requests", {"state": state}) == 10 * position
+
+
+def test_jobs_are_counted_by_status(registry, metrics):
+    for count in (3, 0):
+        metrics.jobs_counted({"completed": count, "failed": 1}, count)
+        assert registry.get_sample_value("dispatcher_jobs", {"status": "completed"}) == count
+        assert registry.get_sample_value("dispatcher_jobs", {"status": "failed"}) == 1
+        assert registry.get_sample_value("dispatcher_jobs_starving") == count
 
 
 def test_waiting_for_servers_is_told_and_taken_back(registry, metrics):

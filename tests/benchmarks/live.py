@@ -1,0 +1,227 @@
+"""What a live endpoint costs a request, against instant servers: `python tests/benchmarks/live.py`.
+
+Calls a server directly, then the same servers through `dispatcher serve`, then through vllm-router where that
+is installed, each on one core; first as fast as it goes, then at a steady rate. Prints a table. Exits with 1
+where a limit that was asked for is missed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from instant_servers import MODEL, instant_servers, nginx_path
+from live_load import WARM_UP
+
+SERVERS = 4
+CONCURRENCY = 64
+READY_S_MAX = 30.0
+RAMP_S = 6.0
+"""An admitted server's limit doubles each second, from 8 on."""
+SATURATED_PER_S_MIN = 1500.0
+STEADY_PER_S = 300.0
+ADDED_P50_MS_MAX = 3.0
+ADDED_P99_MS_MAX = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One load on one contender."""
+
+    requests_per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_us: float | None
+    """Processor time of what stands between, for each request; None for nothing."""
+
+
+def main() -> None:
+    """Measure, print, and tell by the exit status whether the limits are kept."""
+    options = _options()
+    if nginx_path() is None:
+        sys.stdout.write("skipped: nginx is not installed (apt-get install nginx-light)\n")
+        raise SystemExit(1 if os.environ.get("DISPATCHER_REQUIRE_SERVICES") else 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))  # and leave no server behind
+    cores = sorted(os.sched_getaffinity(0))
+    with (
+        tempfile.TemporaryDirectory(prefix="dispatcher-live-") as name,
+        instant_servers(Path(name), SERVERS, cores[-1]) as urls,
+    ):
+        runs = _compare(Path(name), urls, cores, options)
+    sys.stdout.write("\n".join(_table(runs)) + "\n")
+    misses = _misses(runs) if options.check else []
+    sys.stderr.write("".join(f"missed: {miss}\n" for miss in misses))
+    raise SystemExit(1 if misses else 0)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=10_000, help="as fast as it goes; default: 10,000")
+    parser.add_argument("--seconds", type=float, default=10, help="at the steady rate; default: 10")
+    parser.add_argument("--repeat", type=int, default=3, help="default: 3")
+    parser.add_argument("--router", default="vllm-router", help="its command; left out where it is not found")
+    parser.add_argument("--check", action="store_true", help="fail where issue 4's limits are missed")
+    return parser.parse_args()
+
+
+Runs = dict[str, dict[str, list[Run]]]
+
+
+def _compare(folder: Path, urls: Sequence[str], cores: Sequence[int], options: argparse.Namespace) -> Runs:
+    """Each in turn, again and again: what else the machine does meets all."""
+    loads = {
+        "saturated": ["--requests", str(options.requests), "--concurrency", str(CONCURRENCY)],
+        "steady": ["--requests", str(int(options.seconds * STEADY_PER_S)), "--rate", str(STEADY_PER_S)],
+    }
+    runs: Runs = {name: {} for name in loads}
+    with _dispatcher(folder, urls, cores[0]) as own, _router(options.router, urls, cores[0]) as router:
+        contenders = {"direct": (urls[0], None), "dispatcher": own, "vllm-router": router}
+        time.sleep(RAMP_S)
+        for _ in range(options.repeat):
+            for load, arguments in loads.items():
+                for name, contender in contenders.items():
+                    if contender is not None:
+                        runs[load].setdefault(name, []).append(_load(*contender, arguments, cores[-1]))
+    return runs
+
+
+def _load(url: str, process: int | None, arguments: Sequence[str], core: int) -> Run:
+    before = _cpu_s(process)
+    script = Path(__file__).with_name("live_load.py")
+    done = subprocess.run(
+        [sys.executable, script, url, *arguments],
+        check=True,
+        capture_output=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    figures = json.loads(done.stdout)
+    requests = int(arguments[1]) + WARM_UP
+    cpu_us = None if process is None else (_cpu_s(process) - before) / requests * 1e6
+    return Run(figures["requests_per_s"], figures["p50_ms"], figures["p99_ms"], cpu_us)
+
+
+def _cpu_s(process: int | None) -> float:
+    if process is None:
+        return 0.0
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime, proc(5)
+
+
+# The contenders
+
+
+@contextmanager
+def _dispatcher(folder: Path, urls: Sequence[str], core: int) -> Iterator[tuple[str, int]]:
+    port = _free_port()
+    servers = [argument for url in urls for argument in ("--server", url)]
+    env = {"DISPATCHER_API__PORT": str(port), "DISPATCHER_STORAGE__URL": str(folder / "storage")}
+    command = [sys.executable, "-m", "dispatcher", "serve", *servers]
+    with _running(command, env, port, core, folder / "dispatcher.log") as started:
+        yield started
+
+
+@contextmanager
+def _router(name: str, urls: Sequence[str], core: int) -> Iterator[tuple[str, int] | None]:
+    command = shutil.which(name)
+    if command is None:
+        sys.stderr.write(f"{name} is not installed: left out\n")
+        yield None
+        return
+    port, metrics = _free_port(), _free_port()
+    options = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
+    arguments = [command, *options, "--policy", "power_of_two", "--worker-urls", *urls]
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "router.log"
+        with _running(arguments, {}, port, core, log) as started:
+            yield started
+
+
+@contextmanager
+def _running(
+    command: Sequence[str], env: dict[str, str], port: int, core: int, log: Path
+) -> Iterator[tuple[str, int]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | env,
+            stdout=output,
+            stderr=output,
+            preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  # no threads are here
+        )
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _wait_for(url, process, log)
+            yield url, process.pid
+        finally:
+            process.terminate()
+            process.wait(READY_S_MAX)
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Until a request is answered: that takes a server which has been found to be well."""
+    body = json.dumps({"model": MODEL, "messages": []}).encode()
+    headers = {"Content-Type": "application/json"}
+    asking = urllib.request.Request(f"{url}/v1/chat/completions", body, headers)  # noqa: S310  # ours, http
+    until = time.monotonic() + READY_S_MAX
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            urllib.request.urlopen(asking, timeout=2).close()  # noqa: S310  # as above
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            time.sleep(0.1)
+        else:
+            return
+    raise RuntimeError(f"{url} answers nothing:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# What is told
+
+
+def _table(runs: Runs) -> list[str]:
+    columns = ("requests/s", "p50 ms", "p99 ms", "CPU us")
+    lines = [f"{'':24}" + "".join(f"{name:>12}" for name in columns)]
+    for load, contenders in runs.items():
+        lines += [f"{f'{load}: {name}':24}" + _cells(taken) for name, taken in contenders.items()]
+    return [*lines, f"medians of {len(runs['steady']['direct'])}; steady: {STEADY_PER_S:g} requests/s"]
+
+
+def _cells(taken: Sequence[Run]) -> str:
+    cpu = "" if taken[0].cpu_us is None else f"{median(run.cpu_us or 0 for run in taken):,.0f}"
+    rate, p50, p99 = (_median(taken, name) for name in ("requests_per_s", "p50_ms", "p99_ms"))
+    return f"{rate:>12,.0f}{p50:>12.2f}{p99:>12.2f}{cpu:>12}"
+
+
+def _median(taken: Sequence[Run], name: str) -> float:
+    return median(getattr(run, name) for run in taken)
+
+
+def _misses(runs: Runs) -> list[str]:
+    rate = _median(runs["saturated"]["dispatcher"], "requests_per_s")
+    misses = [] if rate >= SATURATED_PER_S_MIN else [f"{rate:.0f} requests/s, not {SATURATED_PER_S_MIN:g}"]
+    for name, most in (("p50_ms", ADDED_P50_MS_MAX), ("p99_ms", ADDED_P99_MS_MAX)):
+        direct, through = (_median(runs["steady"][each], name) for each in ("direct", "dispatcher"))
+        if through - direct > most:
+            misses.append(f"{through - direct:.1f} ms added to {name}, not {most:g}")
+    return misses
+
+
+if __name__ == "__main__":
+    main()
