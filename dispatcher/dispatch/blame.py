@@ -63,6 +63,8 @@ class Casualty:
     suspicion: Suspicion | None
     """What spoke against it before; None for one that was above suspicion."""
     exposure_s: float
+    deaths: int = 0
+    """Servers that have died while it ran there before, whoever was to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Blame:
     def died(self, casualties: Sequence[Casualty]) -> list[Finding]:
         """Judge everyone who was running at a server that died, in order."""
         suspects = [casualty for casualty in casualties if casualty.suspicion is not None]
-        if len(suspects) == 1 and self._convicts(suspects[0]):
+        if len(suspects) == 1 and not _as_near(suspects[0], casualties) and self._convicts(suspects[0]):
             return [self._convicted(each) if each is suspects[0] else Finding(None) for each in casualties]
         self._deaths += 1
         death, odds = Death(), 1.0 / max(1, len(casualties))
@@ -135,6 +137,13 @@ class Blame:
             death.explained = True
         self._cleared = 0
         return Finding(suspicion, poison=True)
+
+
+def _as_near(suspect: Casualty, casualties: Sequence[Casualty]) -> bool:
+    """Whether another one was there as often when servers died: it may have hidden behind those convicted."""
+    assert suspect.suspicion is not None, "a suspect"
+    deaths = suspect.suspicion.deaths
+    return any(each is not suspect and deaths <= each.deaths for each in casualties)
 
 
 def _accused(suspicion: Suspicion | None, death: Death, odds: float) -> Suspicion:

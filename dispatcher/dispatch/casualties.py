@@ -114,7 +114,9 @@ class Casualties:
         return self._judge(server, {each.item: each for each in guilty_of_it}.values())
 
     def _judge(self, server: ServerId, fallen: Collection[Fallen]) -> list[Item]:
-        findings = self._blame.died([Casualty(each.item.suspicion, each.exposure_s) for each in fallen])
+        findings = self._blame.died(
+            [Casualty(each.item.suspicion, each.exposure_s, len(each.item.died_at)) for each in fallen]
+        )
         for each, finding in zip(fallen, findings, strict=True):
             each.item.died_at = (*each.item.died_at, server)
             each.item.suspicion = finding.suspicion

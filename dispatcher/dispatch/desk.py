@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dispatcher.config import DispatchSettings
 from dispatcher.dispatch.attempt import Attempt
-from dispatcher.dispatch.backlog import Backlog
+from dispatcher.dispatch.backlog import Backlog, Room
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.hedging import Hedging
 from dispatcher.dispatch.item import Item
@@ -235,10 +235,18 @@ class Desk:
         return not self.closed and self.in_flight < self.ceiling.value and not self._unrecorded.too_many
 
     def _has_elsewhere(self, item: Item) -> bool:
-        return any(
-            server.serves(item.request.model) and not item.avoids(server.spec.id)
-            for server in self._pool.active()
-        )
+        """Whether another server may have it: one that has room now, unless some have answered it doubtfully.
+
+        A second opinion is worth a wait. Another server's death would say more than the same one's, but where
+        the others are full, all that ran at a large server would wait for a small one.
+        """
+        now = self._now()
+        others = (server for server in self._pool.active() if not item.avoids(server.spec.id))
+        able = (server for server in others if server.serves(item.request.model))
+        return any(bool(item.tried) or self._has_room(server, now) for server in able)
+
+    def _has_room(self, server: Server, now: float) -> bool:
+        return server.permits_free(now) > 0 and self._quarantine.room(server, now) is not Room.NONE
 
     def _begin(self, item: Item, server: Server, now: float) -> Attempt:
         item.sends += 1

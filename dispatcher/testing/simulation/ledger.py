@@ -98,6 +98,8 @@ class NodeWitness:
         """Its own requests in flight."""
         self.canaries: dict[ServerId, float] = {}
         """When each server last passed a canary of this dispatcher's."""
+        self.answers: dict[ServerId, float] = {}
+        """When each server last answered a request of this dispatcher's."""
         self._ledger = ledger
 
     def sent(self, server: SimulatedServer, row: Row) -> None:
@@ -116,6 +118,7 @@ class NodeWitness:
         match ending:
             case Answer(status=200):
                 record.answers += 1
+                self.answers[server.id] = self._ledger.now()
             case Answer(status=400):
                 record.rejected += 1
             case Answer():

@@ -1,5 +1,6 @@
 """Scenarios made from a seed. The same seed makes the same scenario, on every machine."""
 
+from dataclasses import replace
 from random import Random
 
 from dispatcher.testing.engine import EngineSettings
@@ -42,7 +43,7 @@ def scenario_of(seed: int) -> Scenario:
         lease_s=random.choice((15.0, 30.0, 60.0)),
         sync_s=random.choice((0.05, 0.2, 1.0, 5.0)),
         stall_s=random.choice((10.0, 20.0, 40.0)),
-        deaths=_deaths(random),
+        deaths=_deaths(random, alone=second_node_at is None),
         queue_outages=_queue_outages(random),
         clock_jumps=_clock_jumps(random),
         second_node_at=second_node_at,
@@ -124,10 +125,16 @@ def _faults(random: Random, servers: int) -> tuple[Fault, ...]:
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 
-def _deaths(random: Random) -> tuple[Death, ...]:
+def _deaths(random: Random, *, alone: bool) -> tuple[Death, ...]:
+    """A power cut never beside a second node: it would take what that one has synced to the same disk."""
     if random.random() >= 0.4:  # noqa: PLR2004
         return ()
-    return tuple(_death(random) for _ in range(random.choice((1, 1, 2, 3))))
+    deaths = [_death(random) for _ in range(random.choice((1, 1, 2, 3)))]
+    cut = DeathKind.POWER_CUT
+    return tuple(
+        replace(death, kind=DeathKind.KILLED) if death.kind is cut and not alone else death
+        for death in deaths
+    )
 
 
 def _queue_outages(random: Random) -> tuple[Spell, ...]:

@@ -42,6 +42,17 @@ def test_the_second_death_convicts_the_only_suspect_in_a_calm_fleet_and_nobody_b
     assert suspect.odds == pytest.approx(1 / 16 / chance(2 * PRIOR_RATE, 1.0))
 
 
+def test_one_that_was_there_as_often_as_the_only_suspect_is_not_cleared_by_its_conviction():
+    blame = Blame(5)
+    suspect, *_ = accused(blame)
+    findings = blame.died([Casualty(suspect, 1.0, 1), Casualty(None, 1.0, 1), Casualty(None, 1.0)])
+    assert not any(finding.poison for finding in findings)
+    assert [finding.suspicion.deaths for finding in findings] == [2, 1, 1]
+    assert findings[0].suspicion.lone
+    (convicted,) = blame.died([Casualty(findings[1].suspicion, 1.0, 2)])
+    assert convicted.poison
+
+
 def test_a_stormy_fleet_needs_more_deaths_and_deaths_max_is_the_last():
     blame = Blame(5)
     for _ in range(600):

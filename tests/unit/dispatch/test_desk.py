@@ -357,3 +357,28 @@ def test_an_attempt_that_was_closed_before_it_was_sent_costs_nothing(make_desk):
         assert bench.end(attempt, Break(BreakKind.GIVEN_UP)).outcome is None
     (attempt,) = bench.send()
     assert bench.end(attempt).outcome.provenance.attempts == 1
+
+
+def test_what_a_large_server_died_of_is_not_left_to_a_small_one_alone(make_desk):
+    bench = make_desk()
+    bench.admit("small", limit=1)
+    bench.admit("large", limit=8)
+    bench.admit_shard(count=9)
+    sent = bench.send()
+    (busy,) = (attempt for attempt in sent if attempt.server.spec.id == "small")
+    for attempt in sent:
+        if attempt is not busy:
+            attempt.item.died_at = ("large",)
+            bench.end(attempt, Break(BreakKind.GIVEN_UP, "it died"))
+    assert {name for name, _ in bench.sent()} == {"large"}
+
+
+def test_while_another_server_has_room_it_is_given_what_the_first_one_died_of(make_desk):
+    bench = make_desk()
+    bench.admit("first")
+    bench.admit_shard(count=1)
+    (attempt,) = bench.send()
+    attempt.item.died_at = ("first",)
+    bench.end(attempt, Break(BreakKind.GIVEN_UP, "it died"))
+    bench.admit("second")
+    assert bench.sent() == [("second", 0)]
