@@ -65,7 +65,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return error_response(_of_aiohttp(request, error))
     except DispatcherError as error:
         _log_failure(request, error)
-        return error_response(ApiError(503, f"the service cannot do this now: {error}", code="unavailable"))
+        said = "the service cannot do this now; its log says why"  # the error may name its files
+        return error_response(ApiError(503, said, code="unavailable"))
     except Exception as error:  # noqa: BLE001  # whatever a handler did not foresee
         _log_failure(request, error)
         return error_response(ApiError(500, "the service failed; its log says why", code="internal_error"))

@@ -68,8 +68,8 @@ class Node:
 
     @property
     def obstacle(self) -> str | None:
-        """Why the queue cannot be used just now, or None."""
-        return self._queue.obstacle
+        """Why the queue cannot be used just now, or nothing be recorded; None where all is well."""
+        return self._queue.obstacle or self._world.recorder.obstacle
 
     async def run(self, *, until_drained: bool) -> None:
         """Lease, send, record. Returns when the queue is drained (if asked to), or after `drain`.
