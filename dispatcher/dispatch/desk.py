@@ -15,7 +15,14 @@ from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.hedging import Hedging
 from dispatcher.dispatch.item import Item
 from dispatcher.dispatch.outcomes import outcome_of, poisoned
-from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Convicted, Lost, Quarantine, Suspected
+from dispatcher.dispatch.quarantine import (
+    SUSPECT_PAUSE_S,
+    Convicted,
+    Lost,
+    Quarantine,
+    Suspected,
+    may_be_last_words,
+)
 from dispatcher.dispatch.quotas import Quotas
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
@@ -24,7 +31,6 @@ from dispatcher.model import (
     Break,
     BreakKind,
     Ending,
-    ErrorCode,
     JobId,
     Judgement,
     Lease,
@@ -371,7 +377,7 @@ class Desk:
         match after_fault(item, judgement, attempt.server.spec.id, self._settings):
             case Again(delay_s):
                 self._quarantine.noted(attempt, judgement, now)
-                open_fate = bool(item.accused_at) or _may_be_dying(judgement)
+                open_fate = bool(item.accused_at) or may_be_last_words(judgement)
                 pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
                 self._put_back(item, now + pause_s, now)
                 return None
@@ -399,8 +405,3 @@ def _never(_server: Server) -> bool:
 
 def _is_running(item: Item) -> bool:
     return item.running > 0
-
-
-def _may_be_dying(judgement: Judgement) -> bool:
-    """Older servers answer a plain 500 when their engine dies."""
-    return judgement.verdict is Verdict.DOUBTFUL and judgement.code is ErrorCode.SERVER_ERROR

@@ -9,6 +9,7 @@ from dispatcher.config import DispatchSettings, QueueSettings
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.ledger import Ledger
+from dispatcher.dispatch.lookout import Lookout
 from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
@@ -51,6 +52,7 @@ class Node:
         self._queue = PatientQueue(world.queue, name, world.clock)
         self._lease_s = queue.lease_s
         self.waiting = waiting
+        self._lookout = Lookout(desk, monitor, waiting, world.metrics)
         self._stopped = False
         self._hungry = asyncio.Event()
         """There may be room for more requests."""
@@ -249,8 +251,8 @@ class Node:
             self._append(attempt.item.lease, ended.outcome)
         if ended.needless is not None:
             self._sending.close(ended.needless, Break(BreakKind.GIVEN_UP, "its other attempt ended first"))
-        if self._withdrawn:
-            self._see_off_with(attempt.item.lease)
+        if attempt.item.lease.job.id in self._withdrawn:
+            self._see_off(attempt.item.lease.job.id)
         self.desk.first_refusal(attempt.server)
         self._pump()
         if self.desk.room():
@@ -297,10 +299,6 @@ class Node:
     def _count(self, outcomes: Sequence[Outcome]) -> None:
         self.progress.recorded(outcomes)
         self._world.metrics.outcomes_recorded(outcomes)
-
-    def _see_off_with(self, lease: Lease) -> None:
-        if lease.job.id in self._withdrawn:
-            self._see_off(lease.job.id)
 
     def _see_off(self, job: JobId) -> None:
         for shard in self.desk.shards.of_job(job):
@@ -378,21 +376,7 @@ class Node:
             self.ledger.sample(now)
             self.capacity_changed()
             self._hedge()
-            self._look_for_servers(now)
-
-    def _look_for_servers(self, now: float) -> None:
-        unserved = self.desk.unserved()
-        stuck = bool(unserved) and self.desk.in_flight == 0 and not self.desk.servable(unserved)
-        self._world.metrics.waiting_for_servers(waiting=bool(unserved))
-        wait = self.waiting.look(unserved, stuck=stuck, now=now)
-        if wait is not None:
-            self._log.warning(
-                "waiting_for_servers",
-                models=[model or "any" for model in wait.models],
-                requests=len(self.desk.backlog),
-                seconds=round(wait.seconds, 1),
-                servers=self._monitor.states(),
-            )
+            self._lookout.look(now)
 
     async def _let_go(self) -> None:
         """Make durable what was appended and give the leases back; a failure of one hinders no other."""

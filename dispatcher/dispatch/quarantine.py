@@ -124,7 +124,7 @@ class Quarantine:
         if attempt.given_up is not None or attempt.of_another_life:
             return
         server = attempt.server.spec.id
-        fallen = Fallen(attempt.item, now - attempt.sent_at, now, _may_be_last_words(judgement))
+        fallen = Fallen(attempt.item, now - attempt.sent_at, now, may_be_last_words(judgement))
         if fallen.item.running and (judgement.broken or fallen.last_words):
             self._doubt(attempt.twin)
         if judgement.broken:
@@ -198,6 +198,6 @@ class Quarantine:
         return Convicted(item.lease, outcome)
 
 
-def _may_be_last_words(judgement: Judgement) -> bool:
+def may_be_last_words(judgement: Judgement) -> bool:
     """Older servers answer a plain 500 when their engine dies (VLLM's own words for it are `broken`)."""
     return judgement.verdict is Verdict.DOUBTFUL and judgement.code is ErrorCode.SERVER_ERROR
