@@ -84,7 +84,7 @@ class LearnedLimit:
     anything else tried.
     """
 
-    __slots__ = ("_admitted_at", "_climb", "_cut_at", "_preemptions", "_telemetry", "_value")
+    __slots__ = ("_admitted_at", "_climb", "_cut_at", "_preemptions", "_refused", "_telemetry", "_value")
 
     def __init__(self) -> None:
         self._value = float(LIMIT_START)
@@ -92,6 +92,8 @@ class LearnedLimit:
         self._cut_at = float("-inf")
         self._preemptions: float | None = None
         self._telemetry = False
+        self._refused = False
+        """Whether it has refused for load since it was admitted: then it says by itself what fits."""
         self._climb: Climb | None = Climb(self._value, LIMIT_MAX)
         """None while a refusal's cut is won back."""
 
@@ -102,6 +104,7 @@ class LearnedLimit:
     def admitted(self, now: float) -> None:
         """Start the ramp."""
         self._admitted_at = now
+        self._refused = False
         if self._climb is not None:
             self._climb.begin()
 
@@ -124,6 +127,7 @@ class LearnedLimit:
             self._cut_at = now
         self._value = max(1.0, min(self._value, float(in_flight)))
         self._climb = None
+        self._refused = True
 
     def measured(self, telemetry: Telemetry, in_flight: int) -> None:
         """Grow while nothing waits there, hold at a short queue, shrink at a long one or on preemptions."""
@@ -133,7 +137,9 @@ class LearnedLimit:
         if self._preempted(telemetry) or telemetry.waiting > max(1.0, self._value * WAITING_SHARE):
             self._value = max(1.0, self._value * BACKLOG_CUT)
         elif telemetry.waiting == 0 and in_flight >= int(self._value) * SATURATED_SHARE:
-            empty = telemetry.kv_usage is not None and telemetry.kv_usage <= KV_EMPTY_SHARE
+            empty = (
+                telemetry.kv_usage is not None and telemetry.kv_usage <= KV_EMPTY_SHARE and not self._refused
+            )
             growth = GROWTH_EMPTY if empty else GROWTH
             self._value = min(float(LIMIT_MAX), max(self._value + 1.0, self._value * growth))
 

@@ -63,6 +63,18 @@ def test_the_limit_doubles_while_the_kv_cache_is_nearly_empty(kv_usage, grown):
     assert permits(limit) == grown
 
 
+def test_a_server_that_has_refused_for_load_is_not_doubled_until_it_is_admitted_again():
+    limit = learned(100.0)
+    limit.overloaded(50, 10.0, 11.0)
+    before = permits(limit)
+    limit.measured(Telemetry(waiting=0.0, kv_usage=0.0), before)
+    assert permits(limit) == int(before * 1.25)
+    limit.admitted(12.0)
+    before = permits(limit)
+    limit.measured(Telemetry(waiting=0.0, kv_usage=0.0), before)
+    assert permits(limit) > before * 1.9
+
+
 def test_the_limit_grows_by_a_quarter_while_it_is_used_and_nothing_waits():
     limit = learned(100.0)
     limit.measured(IDLE, 90)
