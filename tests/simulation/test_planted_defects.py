@@ -67,8 +67,8 @@ def test_a_row_that_is_sent_again_although_finished_is_noticed(monkeypatch):
 
 
 def test_a_limit_that_is_exceeded_is_noticed(monkeypatch):
-    genuine = Server.permits_free
-    monkeypatch.setattr(Server, "permits_free", lambda self, now: genuine(self, now) + 1)
+    genuine = Server.permits_for_jobs
+    monkeypatch.setattr(Server, "permits_for_jobs", lambda self, now: genuine(self, now) + 1)
     found = breaches(PLAIN)
     assert "holds 9 of 8" in found
     assert "over its fixed limit" in found
@@ -78,7 +78,7 @@ def test_a_row_for_a_server_that_is_not_active_is_noticed(monkeypatch):
     def whatever_its_state(self, now):
         return self.limit.permits(now) - self.in_flight
 
-    monkeypatch.setattr(Server, "permits_free", whatever_its_state)
+    monkeypatch.setattr(Server, "permits_for_jobs", whatever_its_state)
     assert "was given a row while evicted" in breaches(WITH_FAULTS)
 
 
@@ -151,7 +151,7 @@ def test_an_output_out_of_order_is_noticed(monkeypatch):
 
 
 def test_a_dispatcher_that_waits_for_ever_is_a_deadlock_or_late(monkeypatch):
-    monkeypatch.setattr(Server, "permits_free", lambda *_: 0)
+    monkeypatch.setattr(Server, "permits_for_jobs", lambda *_: 0)
     assert "not finished within" in breaches(PLAIN)
 
 
@@ -164,7 +164,7 @@ def test_an_error_of_the_dispatcher_is_a_breach_with_its_words(monkeypatch):
 
 
 def test_a_breach_comes_with_the_latest_events(monkeypatch):
-    monkeypatch.setattr(Server, "permits_free", lambda *_: 0)
+    monkeypatch.setattr(Server, "permits_for_jobs", lambda *_: 0)
     report = run_scenario(PLAIN)
     assert not report.passed
     assert any("server_active" in line for line in report.latest)
