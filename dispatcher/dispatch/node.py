@@ -114,7 +114,7 @@ class Node:
         `at_once` closes what is open. Until `welcome`, shards of the job that come in hand go back as well.
         """
         self._withdrawn.add(job)
-        attempts = [attempt for attempt in self._sending.under_way() if attempt.item.lease.job.id == job]
+        attempts = self._sending.of_job(job)
         self.desk.withdraw(job, attempts)
         for attempt in attempts if at_once else ():
             self._sending.close(attempt, Break(BreakKind.GIVEN_UP, "its job was stopped"))
@@ -216,7 +216,7 @@ class Node:
         del self._unopened[lease]
         self.ledger.took(shard)
         if lease.job.id in self._withdrawn:
-            self.desk.withdraw(lease.job.id, ())
+            self.desk.withdraw(lease.job.id, self._sending.of_job(lease.job.id))
         self._look_at(shard)
         self._pump()
 

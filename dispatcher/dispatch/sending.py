@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.desk import Desk
-from dispatcher.model import Answer, Break, Ending
+from dispatcher.model import Answer, Break, Ending, JobId
 from dispatcher.pool.server import Server
 from dispatcher.ports import Transport
 
@@ -50,9 +50,9 @@ class Sending:
             if attempt.begun:
                 self._under_way[attempt].cancel()
 
-    def under_way(self) -> list[Attempt]:
-        """Attempts that are not judged yet."""
-        return list(self._under_way)
+    def of_job(self, job: JobId) -> list[Attempt]:
+        """Attempts of a job that are not judged yet."""
+        return [attempt for attempt in self._under_way if attempt.item.lease.job.id == job]
 
     def stop(self) -> None:
         """End all at once, unjudged. May be called again."""

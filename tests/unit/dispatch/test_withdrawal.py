@@ -74,6 +74,27 @@ async def test_a_cancelled_job_is_out_of_hand_at_once(bench):
         await end(b, task)
 
 
+async def test_a_shard_that_comes_in_hand_after_the_stop_does_not_hold_the_others(bench):
+    async with bench(rows=40, shard_size=10, pool={"limit": 4}) as b:
+        b.server("a").takes_s = b.server("b").takes_s = 5.0
+        read = b.payloads.read
+
+        async def read_slowly(lease):
+            await asyncio.sleep(1.0)
+            return await read(lease)
+
+        b.payloads.read = read_slowly
+        task = await running(b, 1.5)
+        assert b.desk.in_flight == 8, "the first shard is at the servers, the second on its way in"
+        b.queue.paused = {JobId("job")}
+        b.node.withdraw(JobId("job"), at_once=False)
+        await asyncio.sleep(10.0)
+        assert not b.node.holds(JobId("job"))
+        assert len(b.recorder.outcomes) == 8
+        assert (await b.queue.depth()).shards_leased == 0
+        await end(b, task)
+
+
 async def test_a_job_that_is_stopped_harms_no_server_and_no_other_job(bench):
     async with bench(rows=200) as b:
         add_job(b, OTHER, 1000, 50)
