@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -22,14 +23,16 @@ class Listener:
     """A listening socket that comes and goes, always on one port.
 
     A second socket stays bound to the port without listening: while the listener is closed, connections are
-    refused, and no other process is given the port.
+    refused, and no other process is given the port. `asyncio.Server` does not serve here: it never closes a
+    connection that it accepts in the moment it is closed (`Server._attach` asserts; seen up to Python 3.13).
     """
 
     def __init__(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> None:
         self._factory = factory
         self._host = host
         self._guard = _bound(host, port)
-        self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
+        self._arriving: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
@@ -39,25 +42,42 @@ class Listener:
     @property
     def listening(self) -> bool:
         """Whether connections are accepted."""
-        return self._server is not None
+        return self._socket is not None
 
-    async def open(self) -> None:
-        """Listen; nothing happens where it listens already."""
-        if self._server is None:
-            loop = asyncio.get_running_loop()
-            sock = _bound(self._host, self.port)
-            self._server = await loop.create_server(self._factory, sock=sock, backlog=_BACKLOG)
+    def open(self) -> None:
+        """Listen; nothing happens where it listens already. To be called in a running loop."""
+        if self._socket is None:
+            self._socket = _bound(self._host, self.port)
+            self._socket.settimeout(0)
+            self._socket.listen(_BACKLOG)
+            asyncio.get_running_loop().add_reader(self._socket, self._accept, self._socket)
 
     def close(self) -> None:
         """Stop listening. Accepted connections stay as they are."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
 
-    def release(self) -> None:
+    async def release(self) -> None:
         """Stop listening and give the port back."""
         self.close()
         self._guard.close()
+        if self._arriving:
+            await asyncio.wait(self._arriving)
+
+    def _accept(self, listening: socket.socket) -> None:
+        with suppress(OSError):  # nobody waits any more, the peer is gone, or descriptors are short
+            for _ in range(_BACKLOG):
+                task = asyncio.create_task(self._greet(listening, listening.accept()[0]), name="accept")
+                self._arriving.add(task)
+                task.add_done_callback(self._arriving.discard)
+
+    async def _greet(self, listening: socket.socket, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_accepted_socket(self._factory, accepted)
+        if listening is not self._socket:  # closed meanwhile
+            transport.abort()
 
 
 class Connections(web.Server):

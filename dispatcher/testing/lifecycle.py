@@ -31,22 +31,22 @@ class Lifecycle:
         self.connections = Connections(handler, self.settings)
         self.listener = Listener(self.connections, host, port)
         try:
-            await self.listener.open()
+            self.listener.open()
         except OSError:
-            self.listener.release()
+            await self.listener.release()
             raise
 
     async def stop(self) -> None:
         """End at once: whatever is in flight is broken off."""
         await self._end_outage()
-        self.listener.release()
+        await self.listener.release()
         self._end_process()
         await self.connections.shutdown(_SHUTDOWN_S)
 
     async def listen(self) -> None:
         """End any outage and open the listener again, on the same port."""
         await self._end_outage()
-        await self.listener.open()
+        self.listener.open()
 
     def stop_listening(self) -> None:
         """Close the listener and the idle connections. Requests in flight go on."""
@@ -94,7 +94,7 @@ class Lifecycle:
 
     async def _refusal(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-        await self.listener.open()
+        self.listener.open()
 
     async def _death(self, process: Process, die: Die) -> None:
         await self.landed()
@@ -109,7 +109,7 @@ class Lifecycle:
         self.listener.close()
         self._end_process()
         self.process = Process(self.settings, self.flights, started_after=started_at)
-        await self.listener.open()
+        self.listener.open()
 
     def _end_process(self) -> None:
         self._cancel_thaw()
