@@ -327,6 +327,7 @@ class CanaryFault(StrEnum):
     """How a canary, one token or a known answer asked of the engine, went wrong."""
 
     FAILED = auto()  # an error, or no connection
+    DEAD = auto()  # nobody listens, or the engine is dead: the server ended while it was looked at
     SLOW = auto()  # no answer in time
     BUSY = auto()  # refused for load: it is alive, and what it would have answered is not known
     UNASKED = auto()  # this machine could not ask, or stood still while it did

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from dispatcher.dispatch.blame import Blame, Casualty
+from dispatcher.dispatch.blame import Blame, Casualty, Suspicion
 from dispatcher.dispatch.item import Item
 from dispatcher.model import ServerId
 from dispatcher.pool.effects import Loss
@@ -86,7 +86,7 @@ class Casualties:
 
     def ended(self, item: Item) -> None:
         """The request has its outcome: nothing speaks against it any more."""
-        if item.suspicion is not None and not item.poison:
+        if item.suspicion is not None and not (item.poison or item.suspicion.excused):
             self._blame.cleared(item.suspicion)
         self._strike(item)
 
@@ -115,7 +115,7 @@ class Casualties:
 
     def _judge(self, server: ServerId, fallen: Collection[Fallen]) -> list[Item]:
         findings = self._blame.died(
-            [Casualty(each.item.suspicion, each.exposure_s, len(each.item.died_at)) for each in fallen]
+            [Casualty(_suspicion(each.item), each.exposure_s, len(each.item.died_at)) for each in fallen]
         )
         for each, finding in zip(fallen, findings, strict=True):
             each.item.died_at = (*each.item.died_at, server)
@@ -138,6 +138,10 @@ def _last_words(charged: Iterable[Fallen], running: Iterable[Fallen], now: float
     return [
         fallen for fallen in charged if fallen.last_words and not oldest_sent_at < fallen.at < now - ECHO_S
     ]
+
+
+def _suspicion(item: Item) -> Suspicion | None:
+    return None if item.suspicion is None or item.suspicion.excused else item.suspicion
 
 
 def _without(roll: Iterable[Fallen], item: Item) -> list[Fallen]:

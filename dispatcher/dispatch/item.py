@@ -58,7 +58,8 @@ class Item:
     @property
     def suspect(self) -> bool:
         """Whether it may be what kills servers, and is to be kept from other suspects."""
-        return self.suspicion is not None or bool(self.accused_at)
+        held_against = self.suspicion is not None and not self.suspicion.excused
+        return held_against or bool(self.accused_at)
 
     @property
     def lone(self) -> bool:

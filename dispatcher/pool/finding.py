@@ -19,8 +19,8 @@ def finding_of(
 
     `stalled`: it has held requests without progress for `pool.stall_s`. `figures`: its own could be read.
     """
-    if report.health in (Health.DOWN, Health.REFUSED):
-        return Event.DIED, report.detail
+    if (end := _end_of(report, canary)) is not None:
+        return Event.DIED, end
     if server.state is State.SUSPECT and server.restarted(report.started_at):
         return Event.RESTARTED, "the process was restarted"
     if report.sleeping:
@@ -32,6 +32,13 @@ def finding_of(
     if finding is not None and finding[0] is Event.FAILED and unseen:
         return None  # it has its time to stall, as any server that is too busy to be looked at
     return finding
+
+
+def _end_of(report: ProbeReport, canary: CanaryReport) -> str | None:
+    """How it has ended, if it has: between the two, perhaps."""
+    if report.health in (Health.DOWN, Health.REFUSED):
+        return report.detail
+    return f"canary: {canary.detail}" if canary.fault is CanaryFault.DEAD else None
 
 
 def _finding_by_canary(

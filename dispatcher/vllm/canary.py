@@ -84,6 +84,8 @@ def _fault_of(judgement: Judgement) -> CanaryFault:
             return CanaryFault.UNASKED
         case Verdict.MISMATCH:
             return CanaryFault.MISMATCHED
+        case Verdict.SERVER_FAULT if judgement.hard:
+            return CanaryFault.DEAD
         case _:
             return CanaryFault.SLOW if judgement.code is ErrorCode.TIMEOUT else CanaryFault.FAILED
 

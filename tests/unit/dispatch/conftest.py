@@ -186,7 +186,7 @@ class Network:
         if fake.deaf:
             await asyncio.sleep(10)
             return CanaryReport(CanaryFault.SLOW, "no answer in time")
-        return fake.canary if fake.alive else CanaryReport(CanaryFault.FAILED, "refused")
+        return fake.canary if fake.alive else CanaryReport(CanaryFault.DEAD, "refused")
 
     async def scrape(self, server, _timeout_s=None):
         fake = self.servers[server.id]

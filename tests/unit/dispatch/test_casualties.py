@@ -35,7 +35,7 @@ def test_those_that_broke_and_those_that_ran_share_the_blame(casualties, make):
     casualties.broke(A, Fallen(broken, 1.0, NOW))
     assert (broken.suspect, broken.accused_at) == (True, (A,))
     assert casualties.died(A, running(ran), Loss.DEAD, NOW) == [broken, ran]
-    assert [item.suspicion.odds for item in (broken, ran)] == [0.5, 0.5]
+    assert broken.suspicion.odds == ran.suspicion.odds > 0
     assert (broken.accused_at, broken.died_at, ran.died_at) == ((), (A,), (A,))
 
 
@@ -44,7 +44,7 @@ def test_one_that_broke_twice_is_one_casualty(casualties, make):
     casualties.broke(A, Fallen(item, 1.0, NOW))
     casualties.broke(A, Fallen(item, 1.0, NOW))
     assert casualties.died(A, running(item, other), Loss.DEAD, NOW) == [item, other]
-    assert item.suspicion.odds == 0.5
+    assert item.suspicion.odds == other.suspicion.odds
 
 
 def test_a_server_that_stopped_in_good_order_blames_nobody(casualties, make):
@@ -152,10 +152,30 @@ def test_the_charges_that_are_remembered_are_bounded(casualties, charge, make):
 
 def test_the_only_suspect_is_convicted_and_those_beside_it_are_above_suspicion(casualties, make):
     item, beside = make.item(0), make.item(1)
-    casualties.died(A, running(item, *(make.item(index) for index in range(2, 17))), Loss.HUNG, NOW)
-    casualties.broke(B, Fallen(item, 1.0, NOW))
+    others = [make.item(index) for index in range(2, 17)]
+    casualties.died(A, running(item, *others, exposure_s=0.2), Loss.HUNG, NOW)
+    casualties.broke(B, Fallen(item, 0.2, NOW))
     assert casualties.died(B, running(beside), Loss.DEAD, NOW) == [item, beside]
     assert (item.poison, beside.poison, beside.suspicion) == (True, False, None)
+    assert not any(other.suspect or other.lone for other in others), "what they died of is explained"
+
+
+def test_one_that_is_excused_and_meets_another_death_is_accused_anew_and_not_cleared_before(casualties, make):
+    guilty, unlucky = make.item(0), make.item(1)
+    casualties.died(A, running(guilty, unlucky, exposure_s=0.2), Loss.HUNG, NOW)
+    casualties.died(B, running(guilty, exposure_s=0.2), Loss.HUNG, NOW)
+    assert (guilty.poison, unlucky.suspect) == (True, False)
+    casualties.died(A, running(unlucky), Loss.HUNG, NOW)
+    assert (unlucky.suspect, unlucky.suspicion.deaths, unlucky.poison) == (True, 1, False)
+
+
+def test_an_excused_one_that_ends_well_clears_nobody(casualties, make):
+    guilty, innocent = make.item(0), make.item(1)
+    casualties.died(A, running(guilty, innocent, exposure_s=0.2), Loss.HUNG, NOW)
+    casualties.died(B, running(guilty, exposure_s=0.2), Loss.HUNG, NOW)
+    casualties.ended(innocent)
+    assert casualties._blame.company_max == 1
+    assert casualties._blame._cleared == 0
 
 
 def test_what_broke_long_before_the_server_was_found_dead_was_not_its_death(casualties, charge, make):

@@ -1,5 +1,6 @@
 """Half of the pool a minute, and no more."""
 
+from dispatcher.config import PoolSettings
 from dispatcher.pool.brake import WITHIN_S, Brake
 
 
@@ -42,3 +43,10 @@ def test_a_refusal_is_not_counted():
     assert not brake.allows("c", 2, 0.0)
     assert not brake.allows("c", 2, WITHIN_S - 1)
     assert brake.allows("c", 2, WITHIN_S)
+
+
+def test_a_row_that_hangs_servers_is_not_kept_from_its_judge_by_the_default_stall():
+    """It hangs the second of two servers a stall after the first, which is back by then."""
+    brake, stall_s = Brake(), PoolSettings().stall_s
+    assert brake.allows("a", 2, 0.0)
+    assert brake.allows("b", 2, stall_s)

@@ -45,6 +45,7 @@ def test_a_server_that_answers_well_is_verified(in_state, state, settings):
     ("fault", "event"),
     [
         (CanaryFault.FAILED, Event.FAILED),
+        (CanaryFault.DEAD, Event.DIED),
         (CanaryFault.SLOW, Event.FAILED),
         (CanaryFault.UNASKED, NOTHING),
         (CanaryFault.MISMATCHED, Event.MISMATCHED),

@@ -77,7 +77,7 @@ def test_another_answer_is_wrong_and_shown_short_and_harmless(answer, said):
         (Answer(504, b""), CanaryFault.SLOW),
         (Break(BreakKind.TIMED_OUT), CanaryFault.SLOW),
         (Break(BreakKind.RESET), CanaryFault.FAILED),
-        (Break(BreakKind.REFUSED), CanaryFault.FAILED),
+        (Break(BreakKind.REFUSED), CanaryFault.DEAD),
         (Break(BreakKind.LOCAL), CanaryFault.UNASKED),
         (Break(BreakKind.OFFLINE), CanaryFault.UNASKED),
         (Break(BreakKind.AWAY), CanaryFault.UNASKED),

@@ -109,7 +109,7 @@ async def test_a_closed_port_is_refused_by_every_name_of_the_host(prober, host):
     server = ServerSpec(ServerId(url), url)
     assert (await prober.probe(server)).health is Health.REFUSED
     assert (await prober.inspect(server)).health is Health.REFUSED
-    assert (await prober.canary(server, "m")).fault is CanaryFault.FAILED
+    assert (await prober.canary(server, "m")).fault is CanaryFault.DEAD
     assert await prober.scrape(server) is None
 
 
@@ -282,7 +282,7 @@ async def test_a_dead_engine_is_found_behind_the_second_route_too(wire, prober):
     dead = b'{"error":{"message":"EngineCore encountered an issue.","type":"InternalServerError","code":500}}'
     server = await site(wire, {"/v1/embeddings": wire.response(dead, b"500 Internal Server Error")})
     report = await prober.canary(server, "m")
-    assert report.fault is CanaryFault.FAILED
+    assert report.fault is CanaryFault.DEAD
     assert "EngineCore" in report.detail
 
 
