@@ -25,22 +25,15 @@ from dispatcher.model import (
     Verdict,
 )
 from dispatcher.pool.brake import Brake
-from dispatcher.pool.effects import AttemptEnd, Effect, GiveUp, Look, Loss, Spared
+from dispatcher.pool.effects import AttemptEnd, Effect, GiveUp
 from dispatcher.pool.finding import finding_of
 from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
+from dispatcher.pool.moves import IN_SERVICE, Moves
 from dispatcher.pool.pulse import DYING_S
-from dispatcher.pool.schedule import WELL_AFTER_S, check_delay_s
 from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, PAUSE_MIN_S, Server, tokens_counted
-from dispatcher.pool.states import Event, Move, State
+from dispatcher.pool.states import Event, State
 from dispatcher.telemetry.absences import Absences
 from dispatcher.telemetry.metrics import Metrics
-
-IN_SERVICE = (State.ACTIVE, State.SUSPECT)
-LAST_WORDS_S = 0.1
-"""A new request can be refused by a dead server before the connections to it are seen to break: one socket's
-news is read before another's. Where they break, their requests are suspects; where they stay silent, it was
-stopped in good order."""
-OUT_OF_SERVICE = (State.EVICTED, State.PAUSED, State.MISMATCHED)
 
 
 class Pool:
@@ -61,8 +54,8 @@ class Pool:
         self.servers: dict[ServerId, Server] = {}
         self._metrics = metrics
         self._now = clock_now
-        self._random = random
         self._absences = absences or Absences(clock_now)
+        self._moves = Moves(settings, metrics, clock_now, random)
         self._brake = Brake()
         self._log = structlog.get_logger("dispatcher.pool")
 
@@ -84,7 +77,7 @@ class Pool:
             known.limit = self._limit_of(spec)
             known.limit.admitted(known.admitted_at)
         known.spec = spec
-        self._move(known, Event.RETURNED, "listed again")
+        self._moves.make(known, Event.RETURNED, "listed again")
         return None
 
     def _join(self, spec: ServerSpec) -> Server:
@@ -102,13 +95,13 @@ class Pool:
         return server.limit.permits(self._now()) if server.state is State.ACTIVE else 0
 
     def _withdraw(self, server: Server) -> None:
-        self._move(server, Event.WITHDRAWN, "no longer listed")
+        self._moves.make(server, Event.WITHDRAWN, "no longer listed")
         self.remove_drained(server)
 
     def remove_drained(self, server: Server) -> None:
         """Forget a draining server once nothing of ours is open there."""
         if server.state is State.DRAINING and server.in_flight == 0:
-            self._move(server, Event.DRAINED, "drained")
+            self._moves.make(server, Event.DRAINED, "drained")
             del self.servers[server.spec.id]
             self._metrics.forget_server(server.spec.id)
 
@@ -163,7 +156,7 @@ class Pool:
 
     def _unreached(self, server: Server, judgement: Judgement) -> Sequence[Effect]:
         """No fault of the server's; but where no way leads to it, it can be given nothing."""
-        return self._move(server, Event.DOUBTED, judgement.message) if judgement.offline else ()
+        return self._moves.make(server, Event.DOUBTED, judgement.message) if judgement.offline else ()
 
     def _overloaded(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         now = self._now()
@@ -184,19 +177,19 @@ class Pool:
         if server.doubts < DOUBTS_MAX:
             return ()
         reason = f"{server.doubts} doubtful answers in a row, the last: {end.judgement.message}"
-        return self._move(server, Event.DOUBTED, reason)
+        return self._moves.make(server, Event.DOUBTED, reason)
 
     def _faulted(self, server: Server, judgement: Judgement) -> Sequence[Effect]:
         server.failed(judgement.message, self._now())
         if judgement.hard:
             return self._process_gone(server, Event.DIED, judgement.message)
-        return self._move(server, Event.DOUBTED, judgement.message)
+        return self._moves.make(server, Event.DOUBTED, judgement.message)
 
     def _mismatched(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         server.failed(end.judgement.message, self._now())
         if end.judgement.code is ErrorCode.MODEL_NOT_FOUND and end.model is not None:
             server.lacking[end.model] = self._now()
-        return self._move(server, Event.MISMATCHED, end.judgement.message)
+        return self._moves.make(server, Event.MISMATCHED, end.judgement.message)
 
     # Evidence from probes
 
@@ -204,18 +197,18 @@ class Pool:
         """What a look at `/health` means. A slow answer means nothing: busy servers are slow."""
         server.seen = report.detail
         if report.health is Health.UNASKED:
-            self._plan(server)
+            self._moves.plan(server)
             return ()
-        self._looked(server)
+        self._moves.looked(server)
         if server.doubted_at is not None and server.looked_at >= server.doubted_at + DYING_S:
             server.doubted_at = None
         match report.health:
             case Health.UP | Health.ABSENT:
-                return self._move(server, Event.ANSWERED, "answers")
+                return self._moves.make(server, Event.ANSWERED, "answers")
             case Health.DOWN | Health.REFUSED:
                 return self._process_gone(server, Event.DIED, report.detail)
             case Health.UNREACHABLE:
-                return self._move(server, Event.DOUBTED, report.detail)
+                return self._moves.make(server, Event.DOUBTED, report.detail)
             case Health.SLOW:
                 return ()
             case _ as never:
@@ -224,7 +217,7 @@ class Pool:
     def refreshed(self, server: Server, report: ProbeReport) -> Sequence[Effect]:
         """Take in a full inspection of a server in rotation: it may have been put to sleep, or reloaded."""
         if report.sleeping:
-            return self._move(server, Event.SLEPT, "asleep")
+            return self._moves.make(server, Event.SLEPT, "asleep")
         server.forget_lacks(self._now())
         server.note_models(report.models)
         return self.probed(server, report)
@@ -234,7 +227,7 @@ class Pool:
         if canary.fault not in (CanaryFault.MISMATCHED, CanaryFault.WRONG):
             return ()
         lost = self._give_up_wrong(server, canary)
-        return (*lost, *self._move(server, Event.MISMATCHED, canary.detail))
+        return (*lost, *self._moves.make(server, Event.MISMATCHED, canary.detail))
 
     def scraped(
         self, server: Server, telemetry: Telemetry | None, asked_at: float | None = None
@@ -270,7 +263,7 @@ class Pool:
         reason = f"no progress for {self.settings.stall_s:g} s with {server.in_flight} requests open"
         if server.state is State.ACTIVE:
             server.hanging = True
-            return self._move(server, Event.DOUBTED, reason)
+            return self._moves.make(server, Event.DOUBTED, reason)
         if server.state is State.SUSPECT and server.tokens_seen is None:
             return ()
         return (GiveUp(server, reason),)
@@ -293,7 +286,7 @@ class Pool:
         finding = finding_of(server, report, canary, self.settings, stalled=stalled, figures=figures)
         if finding is None:
             return self._put_off(server, canary)
-        self._looked(server)
+        self._moves.looked(server)
         event, reason = finding
         lost = self._give_up_wrong(server, canary) or self.look_for_stall(server)
         if event is Event.VERIFIED:
@@ -301,13 +294,13 @@ class Pool:
             self._take_in(server, report)
         if event is Event.FAILED and self._brakes(server, reason):
             return lost
-        return (*lost, *self._move(server, event, reason))
+        return (*lost, *self._moves.make(server, event, reason))
 
     def _put_off(self, server: Server, canary: CanaryReport) -> Sequence[Effect]:
         """Nothing was learned: the server stays what it is. Where we could not ask, its silence is ours."""
         if canary.fault is not CanaryFault.SLOW:
             server.progress_at = self._now()
-        self._plan_later(server)
+        self._moves.plan_later(server)
         return ()
 
     def _give_up_wrong(self, server: Server, canary: CanaryReport) -> Sequence[Effect]:
@@ -324,7 +317,7 @@ class Pool:
             return False
         self._log.warning("soft_eviction_held_back", server=server.spec.id, reason=reason)
         server.setbacks += 1
-        self._plan_later(server)
+        self._moves.plan_later(server)
         return True
 
     def _take_in(self, server: Server, report: ProbeReport) -> None:
@@ -340,76 +333,7 @@ class Pool:
         """Move; a draining server stays what it is, but its open requests must not wait for an answer."""
         if server.state is State.DRAINING:
             return (GiveUp(server, reason),)
-        return self._move(server, event, reason)
-
-    # Moves
-
-    def _move(self, server: Server, event: Event, reason: str) -> Sequence[Effect]:
-        """Move if the server's state has this move; evidence that comes too late changes nothing."""
-        if not server.machine.allows(event):
-            return ()
-        move = server.machine.move(event, reason, self._now())
-        if move.after is State.ACTIVE:
-            server.admitted(move.at, spared=move.before is State.SUSPECT)
-            server.next_scrape_at = move.at + self.settings.scrape_interval_s
-        if move.before is State.VERIFYING:
-            server.alive_since = move.at
-        self._count(server, move)
-        self._plan(server)
-        if move.after is State.SUSPECT:
-            server.examine_at, server.next_check_at = server.next_check_at, move.at
-        self._metrics.server_state(server.spec.id, move.after.value)
-        self._log_move(server, move)
-        return self._effects(server, move)
-
-    def _count(self, server: Server, move: Move) -> None:
-        out = move.before in IN_SERVICE and move.after not in IN_SERVICE
-        doubted = move.after is State.SUSPECT and not server.hanging
-        useless = doubted and not server.proven  # good to its canary and to nobody else
-        server.setbacks += out or useless
-        if move.before in IN_SERVICE and move.after is State.EVICTED:
-            server.record.evictions += 1
-            self._metrics.server_evicted(server.spec.id, move.event.value)
-        elif move.after is State.ACTIVE and server.record.evictions and move.before is not State.SUSPECT:
-            self._metrics.server_readmitted(server.spec.id)
-
-    def _looked(self, server: Server) -> None:
-        """Each look at a server that is out lengthens the wait for the next, until it is well again."""
-        if server.state in OUT_OF_SERVICE:
-            server.setbacks += 1
-        self._plan(server)
-
-    def _plan(self, server: Server) -> None:
-        now = self._now()
-        if server.state is State.ACTIVE and now - server.machine.since >= WELL_AFTER_S:
-            server.setbacks = 0
-        if server.state is State.SUSPECT and now < server.examine_at:
-            server.next_check_at = server.examine_at
-            return
-        setbacks = 0 if server.state is State.SUSPECT and server.hanging else server.setbacks
-        server.next_check_at = now + check_delay_s(server.state, setbacks, self.settings, self._random)
-
-    def _plan_later(self, server: Server) -> None:
-        """Plan the next look, which is not to follow this one at once."""
-        self._plan(server)
-        earliest = self._now() + self.settings.readmit_backoff_min_s
-        server.next_check_at = max(server.next_check_at, earliest)
-
-    def _log_move(self, server: Server, move: Move) -> None:
-        quiet = move.after is State.VERIFYING or (
-            move.before is State.VERIFYING and move.after is State.EVICTED
-        )
-        loud = move.after in (State.EVICTED, State.MISMATCHED)
-        log = self._log.debug if quiet else self._log.warning if loud else self._log.info
-        log(f"server_{move.after}", server=server.spec.id, before=move.before.value, reason=move.reason)
-
-    def _effects(self, server: Server, move: Move) -> Sequence[Effect]:
-        if move.after is State.EVICTED or move.event is Event.RESTARTED:
-            after_s = LAST_WORDS_S if move.event is Event.DIED and server.in_flight else 0.0
-            return (GiveUp(server, move.reason, _loss(server, move.event), after_s=after_s), Look(server))
-        if move.event in (Event.VERIFIED, Event.SLEPT, Event.MISMATCHED):  # only a living one says so
-            return (Spared(server), Look(server))
-        return (Look(server),)
+        return self._moves.make(server, event, reason)
 
 
 def _with_one_silent(server: Server, lost: Sequence[Effect]) -> Sequence[Effect]:
@@ -418,9 +342,3 @@ def _with_one_silent(server: Server, lost: Sequence[Effect]) -> Sequence[Effect]
         replace(effect, silent=server.in_flight == 1) if isinstance(effect, GiveUp) else effect
         for effect in lost
     ]
-
-
-def _loss(server: Server, event: Event) -> Loss:
-    if event in (Event.DIED, Event.RESTARTED):
-        return Loss.DEAD
-    return Loss.HUNG if server.hanging else Loss.OTHER

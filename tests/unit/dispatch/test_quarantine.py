@@ -166,7 +166,7 @@ def test_a_server_that_is_doubted_for_a_moment_does_not_begin_the_wait_anew(ward
     assert len(ward.bench.send()) == 1
     ward.wait(0.25)
     ward.wait(SUSPECTS_ONLY_S - 1.0)
-    ward.pool._move(a, Event.DOUBTED, "a connection broke")
+    ward.pool._moves.make(a, Event.DOUBTED, "a connection broke")
     ward.wait(0.25)
     ward.pool.examined(a, ProbeReport(Health.UP), CanaryReport())
     ward.wait(0.0)

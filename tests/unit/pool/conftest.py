@@ -34,12 +34,13 @@ def spec(name, **fields):
 class Fleet:
     """A pool with a clock that the test moves, and shorthands for what happens to its servers."""
 
-    def __init__(self, **settings):
+    def __init__(self, clock_now=None, **settings):
         self.time = 100.0
+        clock_now = clock_now or (lambda: self.time)
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
-        self.absences = Absences(lambda: self.time)
-        self.pool = Pool(PoolSettings(**settings), self.metrics, lambda: self.time, Random(7), self.absences)
+        self.absences = Absences(clock_now)
+        self.pool = Pool(PoolSettings(**settings), self.metrics, clock_now, Random(7), self.absences)
 
     def join(self, *names, **fields):
         """These servers are all members; returns the new ones."""

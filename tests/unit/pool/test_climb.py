@@ -51,7 +51,7 @@ def test_what_only_waits_inside_a_small_server_is_let_go(slots):
 
 def test_it_stays_within_its_bounds():
     server, climb = MadeUpServer(10_000, each_s=0.0), Climb(256.0, MOST)
-    server.keep_busy(climb, 7200)
+    server.keep_busy(climb, 1800)
     assert climb.value == MOST
 
 

@@ -18,7 +18,7 @@ from dispatcher.model import (
 )
 from dispatcher.pool.effects import AttemptEnd
 from dispatcher.pool.monitor import REFRESH_EVERY, SCRAPE_SHARE, Monitor
-from dispatcher.pool.pool import LAST_WORDS_S
+from dispatcher.pool.moves import LAST_WORDS_S
 from dispatcher.pool.states import State
 
 SLOW = CanaryReport(CanaryFault.SLOW, "no answer in time")
@@ -114,8 +114,7 @@ class Watched:
 def watching(make_fleet):
     @asynccontextmanager
     async def watching(**settings):
-        fleet = make_fleet(**settings)
-        fleet.pool._now = LoopClock().now
+        fleet = make_fleet(clock_now=LoopClock().now, **settings)
         before = asyncio.all_tasks()
         async with asyncio.TaskGroup() as tasks:
             watched = Watched(fleet, tasks)

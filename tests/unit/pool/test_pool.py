@@ -13,7 +13,7 @@ from dispatcher.model import (
     Verdict,
 )
 from dispatcher.pool.effects import GiveUp, Look, Loss, Spared
-from dispatcher.pool.pool import LAST_WORDS_S
+from dispatcher.pool.moves import LAST_WORDS_S
 from dispatcher.pool.schedule import WELL_AFTER_S
 from dispatcher.pool.server import DOUBTS_MAX
 from dispatcher.pool.states import State
