@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from dispatcher.api.auth import principal_of
 from dispatcher.api.context import context_of
@@ -165,17 +166,32 @@ class _Form:
 
 async def _read(reader: MultipartReader, receiving: Upload, form: _Form, bytes_max: int) -> None:
     for _ in range(PARTS_MAX):
-        part = await _in_time(reader.next())
+        part = await _in_time(_next_part(reader))
         if part is None:
             return
         if not isinstance(part, BodyPartReader):
             raise ApiError(BAD_REQUEST, "a form in a form is of no use here", code="invalid_form")
         if part.name == "file" and not form.has_file:
-            form.has_file, form.filename = True, (part.filename or "")[:FILENAME_CHARACTERS_MAX]
+            form.has_file, form.filename = True, _readable(part.filename or "")[:FILENAME_CHARACTERS_MAX]
             await _receive(part, receiving, bytes_max)
         else:
             form.fields[part.name or ""] = await _field(part)
     raise ApiError(BAD_REQUEST, f"the form has more than {PARTS_MAX} parts", code="invalid_form")
+
+
+async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReader | None:
+    """None after the last. Raises ValueError for a form that is none, as aiohttp does of most of these."""
+    try:
+        return await reader.next()
+    except HttpProcessingError as error:  # a part's headers; its message would repeat them
+        raise ValueError("the headers of a part are not valid") from error
+    except RuntimeError as error:  # its `_charset_`
+        raise ValueError(str(error)) from error
+
+
+def _readable(filename: str) -> str:
+    """Without the surrogates that stand for bytes that are not UTF-8: no JSON and no database takes them."""
+    return filename.encode(errors="surrogateescape").decode(errors="replace")
 
 
 async def _receive(part: BodyPartReader, receiving: Upload, bytes_max: int) -> None:

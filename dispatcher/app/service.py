@@ -18,7 +18,7 @@ from dispatcher.app.fleet import Fleet, open_fleet
 from dispatcher.app.members import load_members, open_lookup
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import ConfigError, DispatcherError, Fault, first_of
+from dispatcher.errors import ConfigError, DispatcherError, first_of
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.jobs import Jobs
@@ -29,10 +29,17 @@ from dispatcher.jobs.threads import Paperwork
 from dispatcher.queue.sql import SqlQueue, open_queue
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
+from dispatcher.telemetry.exporter import bind_fault
 from dispatcher.telemetry.metrics import Metrics
 
 SHUTDOWN_S = 5.0
 """How long open HTTP requests may go on once the node has stopped."""
+HEAD_S = 75.0
+"""How long a connection may be without a whole head of a request, be it idle or a head that comes slowly.
+
+aiohttp's `keepalive_timeout` is that: its timer runs from the connection, or the last answer, to the next
+whole head, whatever comes between. Longer than usual proxies (60 s) and clients keep idle connections.
+"""
 
 
 class Service:
@@ -155,15 +162,15 @@ async def _open_queue(config: Config, path: Path, fleet: Fleet) -> AsyncIterator
 @asynccontextmanager
 async def _listening(application: web.Application, config: Config) -> AsyncIterator[tuple[str, int]]:
     host, port = config.api.host, config.api.port
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=HEAD_S
+    )
     await runner.setup()
     try:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise ConfigError(
-                (Fault("api.port", f"{port} on {host} cannot be bound: {error.strerror}"),)
-            ) from error
+            raise ConfigError((bind_fault(error, port, host, "api."),)) from error
         yield host, int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -238,7 +238,7 @@ class Desk:
         return list(self._roomy.values())
 
     def _may_send(self) -> bool:
-        return not self.closed and self.in_flight < self.ceiling.value and not self._unrecorded.too_many
+        return not self.closed and not self.ceiling.is_reached and not self._unrecorded.too_many
 
     def _has_elsewhere(self, item: Item) -> bool:
         """Whether another server may have it: one that has room now, unless some have answered it doubtfully.
@@ -263,6 +263,7 @@ class Desk:
         self._quarantine.took(attempt)
         server.took(now)
         self.in_flight += 1
+        self.ceiling.open += 1
         self.open.setdefault(server.spec.id, {})[attempt] = None
         return attempt
 
@@ -273,6 +274,7 @@ class Desk:
         server = attempt.server
         server.gave_back(attempt.sent_at)
         self.in_flight -= 1
+        self.ceiling.open -= 1
         self._quarantine.gave_back(attempt)
         self.quotas.gave_back(attempt.item.lease.job.id)
         del self.open[server.spec.id][attempt]
@@ -301,7 +303,7 @@ class Desk:
             self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
         effects = self._tell_pool(attempt, ending, judgement)
         if type(ending) is Break and ending.kind is BreakKind.LOCAL:
-            self.ceiling.local_fault(self.in_flight, now)
+            self.ceiling.local_fault(now)
         if shard is None:
             return Ended(None, effects)
         outcome = self._resolve(attempt, judgement, now)

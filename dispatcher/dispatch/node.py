@@ -17,7 +17,7 @@ from dispatcher.dispatch.sending import Sending
 from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
-from dispatcher.errors import LeaseLostError
+from dispatcher.errors import LeaseLostError, StorageError
 from dispatcher.model import Break, BreakKind, Ending, JobId, Lease, NodeId, Outcome, Tally
 from dispatcher.pool.effects import GiveUp
 from dispatcher.pool.monitor import Monitor
@@ -72,6 +72,11 @@ class Node:
     def obstacle(self) -> str | None:
         """Why the queue cannot be used just now, or nothing be recorded; None where all is well."""
         return self._queue.obstacle or self._world.recorder.obstacle
+
+    @property
+    def held_up(self) -> str | None:
+        """Why nothing is sent just now: an obstacle, or no server for what waits; None where it is sent."""
+        return self.obstacle or (None if self.desk.in_flight else self.waiting.reason)
 
     async def run(self, *, until_drained: bool) -> None:
         """Lease, send, record. Returns when the queue is drained (if asked to), or after `drain`.
@@ -190,7 +195,7 @@ class Node:
 
     async def _lease(self, room: int) -> bool:
         """Take shards for about `room` requests in hand. False where there are none."""
-        leases = await self._queue.lease(room, self.desk.quotas.in_plenty)
+        leases = await self._queue.lease(room, self.desk.quotas.in_plenty | self.ledger.stuck)
         self._unopened.update(dict.fromkeys(leases))
         for lease in leases:
             if self.desk.closed:
@@ -204,11 +209,17 @@ class Node:
         recorder = self._world.recorder
         try:
             requests = await self._world.payloads.read(lease)
+            await recorder.close(lease)  # a lease of this shard that we lost may have left it open
+            replay = await recorder.open(lease, requests)
         except LeaseLostError:
             self._lose([lease])
             return
-        await recorder.close(lease)  # a lease of this shard that we lost may have left it open
-        replay = await recorder.open(lease, requests)
+        except StorageError as error:
+            if not self.ledger.hindered(lease, str(error), self._world.clock.now()):
+                raise
+            self._log.error("job_hindered", job=lease.job.id, shard=lease.shard.number, error=str(error))
+            self._unopened.pop(lease, None)
+            return
         if lease not in self._unopened:  # lost meanwhile
             return
         self.progress.replayed(replay.tally)
@@ -360,6 +371,8 @@ class Node:
             if lease in self._unopened or shard is not None:
                 self._unopened.pop(lease, None)
                 self.progress.lost(shard.tally if shard else Tally())
+                if shard is not None:
+                    self.ledger.gave_back(shard)
                 self._world.metrics.leases_lost(1)
                 self._log.warning("lease_lost", shard=lease.shard.number)
         for attempt in self.desk.drop(leases):
