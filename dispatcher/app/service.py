@@ -99,14 +99,15 @@ class Service:
         files = Files(places, queue.keeping, fleet.clock)
         jobs = self._jobs(queue, node, files, places, fleet)
         await jobs.load()
-        working = asyncio.create_task(node.run(until_drained=False), name="node")
-        stack.push_async_callback(_ended, node, working)
         await stack.enter_async_context(jobs)
         relay = self._relay = _relay(fleet, node)
         context = Context(
             self.config, fleet.clock, fleet.pool, node, members, files, jobs, registry, self._obstacles, relay
         )
         self.address = await stack.enter_async_context(_listening(make_application(context), self.config))
+        # Not before the address is ours: a second service that finds it taken sends nothing.
+        working = asyncio.create_task(node.run(until_drained=False), name="node")
+        stack.push_async_callback(_ended, node, working)
         self._log.info("serving", host=self.address[0], port=self.address[1], storage=str(places.root))
         stopping = asyncio.create_task(self._stopping.wait(), name="stop")
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,6 +117,7 @@ class Service:
             async with asyncio.TaskGroup() as draining:
                 draining.create_task(node.drain(), name="drain node")
                 draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
+            self._log.info("stopped", advice="the same command goes on with every job")
 
     def _jobs(self, queue: SqlQueue, node: Node, files: Files, places: Places, fleet: Fleet) -> Jobs:
         paperwork = Paperwork(queue, places, self.config.queue.shard_size)

@@ -1,9 +1,10 @@
 """What a live endpoint costs a request, against instant servers: `python tests/benchmarks/live.py`.
 
-Calls a server directly, then the same servers through `dispatcher serve`, then through vllm-router where that
-is installed: first as fast as it goes, then at a steady rate, and all of it again and again. What stands
-between has the first core to itself; the client, one process, and the servers, another one with four ports,
-share the last. Prints a table. Exits with 1 where a limit that was asked for is missed.
+Calls a server directly, then the same servers through `dispatcher serve`, through the least that an aiohttp
+service can do (`forwarder.py`), and through vllm-router where that is installed: first as fast as it goes, then
+at a steady rate, and all of it again and again. What stands between has the first core to itself; the client,
+one process, and the servers, another one with four ports, share the last. Prints a table. Exits with 1 where a
+limit that was asked for is missed.
 """
 
 import argparse
@@ -93,8 +94,12 @@ def _compare(folder: Path, urls: Sequence[str], cores: Sequence[int], options: a
         "steady": ["--requests", str(int(options.seconds * STEADY_PER_S)), "--rate", str(STEADY_PER_S)],
     }
     runs: Runs = {name: {} for name in loads}
-    with _dispatcher(folder, urls, cores[0]) as own, _router(options.router, urls, cores[0]) as router:
-        contenders = {"direct": (urls[0], None), "dispatcher": own, "vllm-router": router}
+    with (
+        _dispatcher(folder, urls, cores[0]) as own,
+        _forwarder(folder, urls, cores[0]) as least,
+        _router(options.router, urls, cores[0]) as router,
+    ):
+        contenders = {"direct": (urls[0], None), "dispatcher": own, "forwarder": least, "vllm-router": router}
         time.sleep(RAMP_S)
         for _ in range(options.repeat):
             for load, arguments in loads.items():
@@ -136,6 +141,14 @@ def _dispatcher(folder: Path, urls: Sequence[str], core: int) -> Iterator[tuple[
     env = {"DISPATCHER_API__PORT": str(port), "DISPATCHER_STORAGE__URL": str(folder / "storage")}
     command = [sys.executable, "-m", "dispatcher", "serve", *servers]
     with _running(command, env, port, core, folder / "dispatcher.log") as started:
+        yield started
+
+
+@contextmanager
+def _forwarder(folder: Path, urls: Sequence[str], core: int) -> Iterator[tuple[str, int]]:
+    port = _free_port()
+    command = [sys.executable, str(Path(__file__).with_name("forwarder.py")), str(port), *urls]
+    with _running(command, {}, port, core, folder / "forwarder.log") as started:
         yield started
 
 

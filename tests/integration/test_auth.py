@@ -11,9 +11,7 @@ from keyed_service import ADMIN, METERED, OTHER, TOKEN, USER, hashed, keyed, reg
 
 from dispatcher.errors import ConfigError
 
-OPEN = {
-    ("GET", path) for path in ("/", "/health", "/healthz", "/openapi.json", "/readyz", "/static/{name}")
-}
+OPEN = {("GET", path) for path in ("/", "/health", "/healthz", "/openapi.json", "/readyz", "/static/{name}")}
 FOR_TOKENS = {("POST", "/servers/register"), ("POST", "/servers/deregister")}
 FOR_ADMINS = {
     ("POST", "/servers"),
