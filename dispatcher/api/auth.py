@@ -123,7 +123,7 @@ def _refuse_other_sites(request: web.Request, own_host: str) -> None:
 
 @lru_cache(AUTHORITIES_MAX)
 def _is_own(authority: str, own_host: str) -> bool:
-    """Whether a `Host` header names this machine. Remembered: to find out costs 10 us, for each request."""
+    """Whether a `Host` header names this machine. Remembered, for every request asks."""
     host = _host_of(f"//{authority}")
     return is_loopback(host) or host == own_host
 

@@ -28,7 +28,7 @@ async def bound_body(request: web.Request, handler: Handler) -> web.StreamRespon
     if request.body_exists and request.path != UPLOADS:
         if not is_live(request.method, request.path):  # nor may who shows no valid token fill the memory
             request = request.clone(client_max_size=RECORD_BYTES_MAX)
-        if request.content.is_eof():  # as of most: a timer would cost a twentieth of a request
+        if request.content.is_eof():  # most come with their heads, and need no timer
             await request.read()
         else:
             await _read_in_time(request)

@@ -36,7 +36,7 @@ def routes() -> Iterable[web.RouteDef]:
     )
 
 
-class JobChanges(msgspec.Struct):
+class JobChanges(msgspec.Struct, forbid_unknown_fields=True):
     """What to change of a job: what is not there stays as it is. A `limit` of null takes the limit away."""
 
     priority: Priority | msgspec.UnsetType = msgspec.UNSET

@@ -1,7 +1,7 @@
 """The least that an aiohttp service can do between client and server: `python forwarder.py PORT URL ...`.
 
-Passes each request on to the next server in turn, and the answer back. It knows no state, no limit, no key and
-no second try: what the dispatcher costs beyond it is what the dispatcher does.
+Passes each request on to the next server in turn, and the answer back. It knows no state, no limit, no key
+and no second try: what the dispatcher costs beyond it is what the dispatcher does.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """What a live endpoint costs a request, against instant servers: `python tests/benchmarks/live.py`.
 
 Calls a server directly, then the same servers through `dispatcher serve`, through the least that an aiohttp
-service can do (`forwarder.py`), and through vllm-router where that is installed: first as fast as it goes, then
-at a steady rate, and all of it again and again. What stands between has the first core to itself; the client,
-one process, and the servers, another one with four ports, share the last. Prints a table. Exits with 1 where a
-limit that was asked for is missed.
+service can do (`forwarder.py`), and through vllm-router where that is installed: first as fast as it goes,
+then at a steady rate, and all of it again and again. What stands between has the first core to itself; the
+client, one process, and the servers, another one with four ports, share the last. Prints a table. Exits with
+1 where a limit that was asked for is missed.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """schemathesis against the service and its description: no failure, and no answer but those described.
 
 Seeded: a run that fails can be had again. Two checks are left out: `positive_data_acceptance`, as no schema
-says which jobs and files there are, and `ensure_resource_availability`, as a batch goes with its job, which has
-another path.
+says which jobs and files there are, and `ensure_resource_availability`, as a batch goes with its job, which
+has another path.
 """
 
 import asyncio

@@ -415,6 +415,14 @@ async def test_a_jobs_limit_bounds_what_is_in_flight_and_can_be_taken_away(tmp_p
         assert server.peak_in_flight > 2
 
 
+@pytest.mark.parametrize("change", [{"prority": 5}, {"weight": 0}, {"limit": 0}, {"priority": "high"}, []])
+async def test_a_change_that_is_none_is_refused(slow_stage, change):
+    batch = await slow_stage.submit(rows(50), extra_body={"priority": 3})
+    status, answered = await slow_stage.ask("PATCH", f"/jobs/{batch.id}", json=change)
+    assert (status, answered["error"]["code"]) == (400, "invalid_body")
+    assert (await slow_stage.ask("GET", f"/jobs/{batch.id}"))[1]["priority"] == 3
+
+
 async def test_results_can_be_read_while_the_job_runs(slow_stage):
     batch = await slow_stage.submit(rows(200))
     await slow_stage.until(batch, lambda found: found.request_counts.completed >= 10)
