@@ -160,13 +160,16 @@ def _errors(errors: tuple[LineError, ...]) -> dict[str, object] | None:
 
 
 def _usage(view: JobView) -> dict[str, object]:
-    """Cached and reasoning tokens are null until the batch has ended, and where no server tells them."""
+    """Cached and reasoning tokens are 0 until the batch has ended, and where no server tells them.
+
+    OpenAI's types know no absence there: `null` would fail a client that validates.
+    """
     told = view.details.token_details
     return {
         "input_tokens": view.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": told.cached},
+        "input_tokens_details": {"cached_tokens": told.cached or 0},
         "output_tokens": view.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": told.reasoning},
+        "output_tokens_details": {"reasoning_tokens": told.reasoning or 0},
         "total_tokens": view.prompt_tokens + view.completion_tokens,
     }
 

@@ -159,11 +159,11 @@ async def test_cached_and_reasoning_tokens_are_those_that_servers_told(tmp_path,
     async with serving(tmp_path / "data", server) as stage:
         requests = [row(n, text="tells" if n < 3 else "") for n in range(5)]
         telling = await stage.submit(requests)
-        assert telling.usage.input_tokens_details.cached_tokens is None
+        assert telling.usage.input_tokens_details.cached_tokens == 0
         usage = (await stage.until_ended(telling)).usage
         assert usage.input_tokens_details.cached_tokens == 24
         assert usage.output_tokens_details.reasoning_tokens == 12
         usage = (await stage.until_ended(await stage.submit(rows(3)))).usage
         assert usage.output_tokens > 0
-        assert usage.input_tokens_details.cached_tokens is None
-        assert usage.output_tokens_details.reasoning_tokens is None
+        assert usage.input_tokens_details.cached_tokens == 0
+        assert usage.output_tokens_details.reasoning_tokens == 0
