@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 NOT_FOUND, TOO_LARGE, TIMED_OUT = 404, 413, 408
 CHUNK_BYTES = 1 << 20
 CHUNK_S = 60.0
-"""How long the next piece of an upload may take to come."""
+"""How long the next `CHUNK_BYTES` of an upload may take to come, or its end: 17 kB/s is the least."""
 FIELD_BYTES_MAX = 4096
 PARTS_MAX = 32
 FILENAME_CHARACTERS_MAX = 255
@@ -195,7 +195,7 @@ def _readable(filename: str) -> str:
 
 
 async def _receive(part: BodyPartReader, receiving: Upload, bytes_max: int) -> None:
-    while chunk := await _in_time(part.read_chunk(CHUNK_BYTES)):
+    while chunk := await _in_time(_piece(part)):
         if receiving.bytes + len(chunk) > bytes_max:
             raise ApiError(
                 TOO_LARGE,
@@ -205,6 +205,14 @@ async def _receive(part: BodyPartReader, receiving: Upload, bytes_max: int) -> N
                 headers={"Connection": "close"},
             )
         await receiving.write(chunk)
+
+
+async def _piece(part: BodyPartReader) -> bytes:
+    """The next `CHUNK_BYTES` and a bit, or what is left: aiohttp gives what has come, were it a byte."""
+    piece = bytearray()
+    while len(piece) < CHUNK_BYTES and (chunk := await part.read_chunk(CHUNK_BYTES)):
+        piece += chunk
+    return bytes(piece)
 
 
 async def _field(part: BodyPartReader) -> str:
@@ -223,7 +231,10 @@ async def _in_time(coming: Awaitable[_T]) -> _T:
     except TimeoutError:
         headers = {"Connection": "close"}
         raise ApiError(
-            TIMED_OUT, f"nothing came for {CHUNK_S:g} s", code="request_timeout", headers=headers
+            TIMED_OUT,
+            f"the next {CHUNK_BYTES} bytes did not come within {CHUNK_S:g} s",
+            code="request_timeout",
+            headers=headers,
         ) from None
 
 

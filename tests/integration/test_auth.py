@@ -290,9 +290,17 @@ async def test_a_slow_upload_is_not_waited_for(asking, monkeypatch):
         f"POST /v1/files HTTP/1.1\r\n{head}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
         '--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc'.encode()
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        dripping = tasks.create_task(drip(writer))
         assert b" 408 " in await reader.readline()
+        dripping.cancel()
     writer.close()
+
+
+async def drip(writer):
+    for _ in range(100):
+        writer.write(b"a")
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(
