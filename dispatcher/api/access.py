@@ -1,11 +1,14 @@
 """What each route asks of whoever calls it. One that is not named here asks for a key."""
 
 from enum import Enum, auto
+from functools import lru_cache
 
 from dispatcher.request_line import ROUTES
 
 STATIC = "/static/"
 """The dashboard's scripts and styles: they hold no data."""
+ASKED_MAX = 512
+"""Methods and routes whose access is remembered; a client may make up methods."""
 
 
 class Access(Enum):
@@ -19,8 +22,10 @@ class Access(Enum):
 
 _NAMED = {
     ("GET", "/"): Access.OPEN,
+    ("GET", "/health"): Access.OPEN,
     ("GET", "/healthz"): Access.OPEN,
     ("GET", "/readyz"): Access.OPEN,
+    ("GET", "/openapi.json"): Access.OPEN,
     ("POST", "/servers"): Access.ADMIN,
     ("DELETE", "/servers"): Access.ADMIN,
     ("POST", "/servers/drain"): Access.ADMIN,
@@ -30,6 +35,7 @@ _NAMED = {
 }
 
 
+@lru_cache(ASKED_MAX)
 def access_to(method: str, pattern: str | None) -> Access:
     """What a route asks for. `pattern` is None for a route that does not exist: that is not told to all."""
     if pattern is None:

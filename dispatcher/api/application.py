@@ -10,6 +10,7 @@ from dispatcher.api import (
     openai_batches,
     openai_files,
     openai_live,
+    openapi,
     registration,
     servers,
 )
@@ -36,6 +37,8 @@ def make_application(context: Context) -> web.Application:
     application.add_routes(registration.routes())
     application.add_routes(openai_live.routes())
     application.cleanup_ctx.append(openai_live.watching)
+    application.add_routes(openapi.routes())
+    application[openapi.DESCRIPTION] = openapi.Description()
     application.add_routes(dashboard.routes())
     application.add_routes(events.routes())
     application[events.FEED] = Feed(context)

@@ -2,10 +2,11 @@
 
 import ipaddress
 import math
+from functools import lru_cache
 from typing import Final
 from urllib.parse import urlsplit
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from dispatcher.api.access import Access, access_to, is_live
@@ -18,6 +19,8 @@ from dispatcher.errors import ConfigError, Fault
 UNAUTHORIZED, FORBIDDEN, TOO_MANY = 401, 403, 429
 PRINCIPAL: Final = web.RequestKey("principal", Principal)
 SECRET_CHARACTERS_MAX = 1024
+AUTHORITIES_MAX = 256
+"""`Host` headers that are remembered: honest clients send one or two."""
 CHALLENGE = {"WWW-Authenticate": "Bearer"}
 """https://www.rfc-editor.org/rfc/rfc6750#section-3"""
 
@@ -47,7 +50,7 @@ def principal_of(request: web.Request) -> Principal:
 
 def bearer(request: web.Request) -> str | None:
     """The secret in the Authorization header; None where there is none."""
-    scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
+    scheme, _, secret = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     if scheme.lower() != "bearer" or not 0 < len(secret) <= SECRET_CHARACTERS_MAX:
         return None
     return secret.strip()
@@ -56,14 +59,15 @@ def bearer(request: web.Request) -> str | None:
 def make_authenticate(context: Context) -> Middleware:
     """The middleware that lets a request pass, or raises ApiError: 401, 403 or 429."""
     keyring = Keyring(context.config.api.keys)
+    own_host = context.config.api.host
 
     @web.middleware
     async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         access = access_to(request.method, resource.canonical if resource is not None else None)
         if keyring.is_empty:
-            _refuse_other_sites(request, context.config.api.host)
-        if access not in {Access.OPEN, Access.TOKEN}:
+            _refuse_other_sites(request, own_host)
+        if access is not Access.OPEN and access is not Access.TOKEN:
             principal = _admitted(request, keyring, access)
             request[PRINCIPAL] = principal
             if is_live(request.method, request.path):
@@ -109,12 +113,19 @@ def _refuse_other_sites(request: web.Request, own_host: str) -> None:
     A page that makes its own name point here (DNS rebinding) has a foreign Host; one that sends a form or a
     script's request across sites has a foreign Origin.
     """
-    host = _host_of(f"//{request.headers.get('Host', own_host)}")
-    origin = request.headers.get("Origin")
-    if not (is_loopback(host) or host == own_host):
+    authority = request.headers.get(hdrs.HOST)
+    if not _is_own(own_host if authority is None else authority, own_host):
         raise ApiError(FORBIDDEN, "without api.keys this service answers to its loopback address only")
-    if origin is not None and _authority_of(origin) != request.headers.get("Host", "").lower():
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and _authority_of(origin) != (authority or "").lower():
         raise ApiError(FORBIDDEN, "without api.keys other sites' pages may not use this service")
+
+
+@lru_cache(AUTHORITIES_MAX)
+def _is_own(authority: str, own_host: str) -> bool:
+    """Whether a `Host` header names this machine. Remembered, for every request asks."""
+    host = _host_of(f"//{authority}")
+    return is_loopback(host) or host == own_host
 
 
 def _authority_of(url: str) -> str:

@@ -45,7 +45,8 @@ class ApiError(Exception):
 def error_response(error: ApiError) -> web.Response:
     """`{"error": {"message", "type", "param", "code"}}`, which every OpenAI SDK turns into its exceptions."""
     kind = TYPES.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")  # noqa: PLR2004  # HTTP
-    body = {"message": str(error), "type": kind, "param": error.param, "code": error.code}
+    message = str(error).encode(errors="replace").decode()  # it may quote a lone surrogate: no JSON
+    body = {"message": message, "type": kind, "param": error.param, "code": error.code}
     return web.Response(
         status=error.status,
         body=msgspec.json.encode({"error": body}),

@@ -1,7 +1,7 @@
 """What the dashboard is told, once a second: drawn once for all who may see the same."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from dispatcher.api.fleet_picture import FleetPicture, Wanted, picture_fleet
 from dispatcher.api.history import STEP_S, History, Point
 from dispatcher.api.jobs_picture import JobsPicture, picture_jobs
 from dispatcher.api.rates import Meter
-from dispatcher.jobs.view import JobView
+from dispatcher.jobs.overview import EVERYBODY, Overview
 
 TICK_S = 1.0
 WATCHERS_MAX = 100
@@ -80,7 +80,7 @@ class Feed:
         """Taken once: a step has the same time whenever it is told, whatever becomes of the wall clock."""
         self._meter, self._history = Meter(now), History(now)
         self._drawn: dict[View, bytes] = {}
-        self._viewed: Sequence[JobView] | None = None
+        self._overviews: Mapping[str | None, Overview] | None = None
         self._turn = asyncio.Event()
         self._watchers = 0
         self.closed = False
@@ -132,7 +132,7 @@ class Feed:
     def _next_turn(self) -> None:
         turn, self._turn = self._turn, asyncio.Event()
         self._drawn.clear()
-        self._viewed = None
+        self._overviews = None
         turn.set()
 
     def _look(self) -> None:
@@ -166,11 +166,11 @@ class Feed:
             latest=None if latest is None else self._throughput(latest),
         )
 
-    def _jobs(self, view: View) -> Sequence[JobView]:
+    def _jobs(self, view: View) -> Overview:
         """The jobs that the viewer may see. All are asked for once, however many look."""
-        if self._viewed is None:
-            self._viewed = self._context.jobs.list()
-        return [job for job in self._viewed if view.admin or job.owner == view.owner]
+        if self._overviews is None:
+            self._overviews = self._context.jobs.overviews()
+        return self._overviews.get(EVERYBODY if view.admin else view.owner, Overview())
 
     def _throughput(self, point: Point) -> Throughput:
         return Throughput(

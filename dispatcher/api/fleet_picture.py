@@ -9,9 +9,10 @@ import msgspec
 
 from dispatcher.api.members import Member
 from dispatcher.api.rates import NO_RATES, Meter, Rates
+from dispatcher.api.reasons import KINDS, reason_of
 from dispatcher.api.servers import HELD_OUT
 from dispatcher.model import ServerId
-from dispatcher.pool.pool import IN_SERVICE
+from dispatcher.pool.moves import IN_SERVICE
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import Move, State
 
@@ -63,9 +64,11 @@ class ServerCard(msgspec.Struct, frozen=True, gc=False):
     """Served names, the first few; None where it has no list."""
     version: str | None
     why: str = ""
-    """Why it stands where it stands. Empty for a viewer who may not read it."""
+    """Why it stands where it stands. In the server's own words, or by kind for who may not read those."""
     evicted_for: str = ""
+    """The same of its last eviction."""
     last_fault: str = ""
+    """In the server's own words; empty for who may not read them."""
 
 
 class StateCount(msgspec.Struct, frozen=True, gc=False):
@@ -140,10 +143,14 @@ def _card(
         last_fault_ago_s=None if record.last_fault_at is None else round(now - record.last_fault_at, 1),
         models=None if server.models is None else tuple(sorted(server.models)[:MODELS_SHOWN_MAX]),
         version=server.version,
-        why=server.reason[:TEXT_CHARACTERS_MAX] if texts else "",
-        evicted_for=eviction.reason[:TEXT_CHARACTERS_MAX] if texts and eviction is not None else "",
+        why=reason_of(server, texts=texts)[:TEXT_CHARACTERS_MAX],
+        evicted_for="" if eviction is None else _words(eviction, texts=texts)[:TEXT_CHARACTERS_MAX],
         last_fault=record.last_fault[:TEXT_CHARACTERS_MAX] if texts else "",
     )
+
+
+def _words(move: Move, *, texts: bool) -> str:
+    return move.reason if texts else KINDS[move.event]
 
 
 def _last_eviction(server: Server) -> Move | None:

@@ -15,6 +15,7 @@ def routes() -> Iterable[web.RouteDef]:
     return (
         web.get("/healthz", healthz),
         web.get("/readyz", readyz),
+        web.get("/health", readyz),  # what clients of a vLLM server ask before they send
         web.get("/metrics", metrics),
     )
 

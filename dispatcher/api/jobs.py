@@ -27,6 +27,7 @@ def routes() -> Iterable[web.RouteDef]:
         web.get("/jobs", list_jobs),
         web.get("/jobs/{job_id}", get_job),
         web.patch("/jobs/{job_id}", change_job),
+        web.delete("/jobs/{job_id}", delete_job),
         web.post("/jobs/{job_id}/pause", _changing(Jobs.pause)),
         web.post("/jobs/{job_id}/resume", _changing(Jobs.resume)),
         web.post("/jobs/{job_id}/cancel", _changing(Jobs.cancel)),
@@ -35,7 +36,7 @@ def routes() -> Iterable[web.RouteDef]:
     )
 
 
-class JobChanges(msgspec.Struct):
+class JobChanges(msgspec.Struct, forbid_unknown_fields=True):
     """What to change of a job: what is not there stays as it is. A `limit` of null takes the limit away."""
 
     priority: Priority | msgspec.UnsetType = msgspec.UNSET
@@ -69,10 +70,23 @@ async def change_job(request: web.Request) -> web.Response:
     return await _changed(request, lambda jobs, job_id, owner: jobs.change(job_id, changes, owner))
 
 
+async def delete_job(request: web.Request) -> web.Response:
+    """Forget a job that has ended. Its output and error file are files like others, and stay."""
+    job_id = request.match_info["job_id"]
+    try:
+        deleted = await context_of(request).jobs.delete(job_id, scope_of(request))
+    except IllegalMoveError as error:
+        raise _conflict(error) from error
+    if not deleted:
+        raise _no_job(request)
+    return answer({"id": job_id, "object": "job", "deleted": True})
+
+
 async def retry(request: web.Request) -> web.Response:
     """Send the failed requests of a job that has ended again: it is open again, and counts as such."""
     context = context_of(request)
-    async with context.admission.one_more(principal_of(request), context.jobs):
+    view = _found(request, context.jobs.get(request.match_info["job_id"], scope_of(request)))
+    async with context.admission.one_more(principal_of(request), context.jobs, view.counts.failed):
         return await _changed(request, Jobs.retry_failed)
 
 
@@ -114,7 +128,7 @@ async def _changed(request: web.Request, change: Change) -> web.Response:
     try:
         view = await change(jobs, request.match_info["job_id"], scope_of(request))
     except IllegalMoveError as error:
-        raise ApiError(CONFLICT, str(error), code="illegal_move") from error
+        raise _conflict(error) from error
     return answer(job_object(_found(request, view)))
 
 
@@ -122,6 +136,10 @@ def _found(request: web.Request, view: JobView | None) -> JobView:
     if view is None:
         raise _no_job(request)
     return view
+
+
+def _conflict(error: IllegalMoveError) -> ApiError:
+    return ApiError(CONFLICT, str(error), code="illegal_move")
 
 
 def _no_job(request: web.Request) -> ApiError:

@@ -1,12 +1,11 @@
 """The jobs as a dashboard shows them: open ones first, then those that ended last."""
 
-from collections.abc import Sequence
-
 import msgspec
 
+from dispatcher.jobs.overview import Overview
 from dispatcher.jobs.view import JobView
 
-JOBS_SHOWN_MAX = 60
+OPEN_SHOWN_MAX = 200
 NAME_KEYS = ("name", "title", "description", "job_name", "jobDescription")
 """Keys of the metadata that are taken for a job's name: what clients of the Batch API are seen to use."""
 NAME_CHARACTERS_MAX = 120
@@ -51,20 +50,15 @@ class JobsPicture(msgspec.Struct, frozen=True):
     rows_left: int
 
 
-def picture_jobs(views: Sequence[JobView], wall: float) -> JobsPicture:
-    """These jobs, of which the latest come first. `wall`: seconds since the epoch."""
-    going = sorted((view for view in views if view.ended_at is None), key=lambda view: -view.priority)
-    ended = sorted((view for view in views if view.ended_at is not None), key=lambda view: -_end_of(view))
+def picture_jobs(overview: Overview, wall: float) -> JobsPicture:
+    """One owner's jobs, or all. `wall`: seconds since the epoch."""
+    going = sorted(overview.open, key=lambda view: -view.priority)
     return JobsPicture(
-        shown=tuple(_card(view, wall) for view in (*going, *ended)[:JOBS_SHOWN_MAX]),
-        total=len(views),
+        shown=tuple(_card(view, wall) for view in (*going[:OPEN_SHOWN_MAX], *overview.ended)),
+        total=overview.total,
         running=sum(not view.paused for view in going),
         rows_left=sum(view.counts.total - view.counts.succeeded - view.counts.failed for view in going),
     )
-
-
-def _end_of(view: JobView) -> float:
-    return view.ended_at or 0.0
 
 
 def _card(view: JobView, wall: float) -> JobCard:

@@ -15,6 +15,7 @@ from dispatcher.api.auth import principal_of
 from dispatcher.api.bodies import read_record
 from dispatcher.api.context import Context, context_of
 from dispatcher.api.errors import ApiError
+from dispatcher.api.keyring import Principal
 from dispatcher.api.openai_files import expiry_s
 from dispatcher.api.paging import BAD_REQUEST, answer, limit_of, page, scope_of
 from dispatcher.jobs.details import LineError
@@ -76,8 +77,9 @@ async def create(request: web.Request) -> web.Response:
     record = await context.files.get(wanted.input_file_id, scope_of(request))
     if record is None:
         raise _invalid("input_file_id", f"No such File object: {wanted.input_file_id[:64]}")
-    new = _new_job(wanted, record, principal_of(request).name, seconds, context)
-    async with context.admission.one_more(principal_of(request), context.jobs):
+    principal = principal_of(request)
+    new = _new_job(wanted, record, principal, seconds, context)
+    async with context.admission.one_more(principal, context.jobs):
         return answer(batch_object(await context.jobs.create(new)))
 
 
@@ -158,12 +160,16 @@ def _errors(errors: tuple[LineError, ...]) -> dict[str, object] | None:
 
 
 def _usage(view: JobView) -> dict[str, object]:
-    """Cached and reasoning tokens are not counted apart: servers differ in whether they tell."""
+    """Cached and reasoning tokens are 0 until the batch has ended, and where no server tells them.
+
+    OpenAI's types know no absence there: `null` would fail a client that validates.
+    """
+    told = view.details.token_details
     return {
         "input_tokens": view.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": told.cached or 0},
         "output_tokens": view.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": told.reasoning or 0},
         "total_tokens": view.prompt_tokens + view.completion_tokens,
     }
 
@@ -187,7 +193,9 @@ def _check(wanted: NewBatch) -> int:
     return seconds
 
 
-def _new_job(wanted: NewBatch, record: FileRecord, owner: str, seconds: int, context: Context) -> NewJob:
+def _new_job(
+    wanted: NewBatch, record: FileRecord, owner: Principal, seconds: int, context: Context
+) -> NewJob:
     dispatch, expiry = context.config.dispatch, wanted.output_expires_after
     job = Job(
         JobId(""),
@@ -200,7 +208,7 @@ def _new_job(wanted: NewBatch, record: FileRecord, owner: str, seconds: int, con
     )
     expires_s = None if expiry is None else expiry_s(expiry.anchor, expiry.seconds, "output_expires_after")
     return NewJob(
-        owner=owner,
+        owner=owner.name,
         input=record,
         endpoint=wanted.endpoint,
         completion_window=wanted.completion_window,
@@ -209,6 +217,7 @@ def _new_job(wanted: NewBatch, record: FileRecord, owner: str, seconds: int, con
         weight=wanted.weight,
         metadata=wanted.metadata,
         output_expires_s=expires_s,
+        rows_max=owner.limits.queued_rows,
     )
 
 

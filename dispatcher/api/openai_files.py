@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from dispatcher.api.auth import principal_of
 from dispatcher.api.context import context_of
@@ -22,7 +23,7 @@ _T = TypeVar("_T")
 NOT_FOUND, TOO_LARGE, TIMED_OUT = 404, 413, 408
 CHUNK_BYTES = 1 << 20
 CHUNK_S = 60.0
-"""How long the next piece of an upload may take to come."""
+"""How long the next `CHUNK_BYTES` of an upload may take to come, or its end: 17 kB/s is the least."""
 FIELD_BYTES_MAX = 4096
 PARTS_MAX = 32
 FILENAME_CHARACTERS_MAX = 255
@@ -165,21 +166,36 @@ class _Form:
 
 async def _read(reader: MultipartReader, receiving: Upload, form: _Form, bytes_max: int) -> None:
     for _ in range(PARTS_MAX):
-        part = await _in_time(reader.next())
+        part = await _in_time(_next_part(reader))
         if part is None:
             return
         if not isinstance(part, BodyPartReader):
             raise ApiError(BAD_REQUEST, "a form in a form is of no use here", code="invalid_form")
         if part.name == "file" and not form.has_file:
-            form.has_file, form.filename = True, (part.filename or "")[:FILENAME_CHARACTERS_MAX]
+            form.has_file, form.filename = True, _readable(part.filename or "")[:FILENAME_CHARACTERS_MAX]
             await _receive(part, receiving, bytes_max)
         else:
             form.fields[part.name or ""] = await _field(part)
     raise ApiError(BAD_REQUEST, f"the form has more than {PARTS_MAX} parts", code="invalid_form")
 
 
+async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReader | None:
+    """None after the last. Raises ValueError for a form that is none, as aiohttp does of most of these."""
+    try:
+        return await reader.next()
+    except HttpProcessingError as error:  # a part's headers; its message would repeat them
+        raise ValueError("the headers of a part are not valid") from error
+    except RuntimeError as error:  # its `_charset_`
+        raise ValueError(str(error)) from error
+
+
+def _readable(filename: str) -> str:
+    """Without the surrogates that stand for bytes that are not UTF-8: no JSON and no database takes them."""
+    return filename.encode(errors="surrogateescape").decode(errors="replace")
+
+
 async def _receive(part: BodyPartReader, receiving: Upload, bytes_max: int) -> None:
-    while chunk := await _in_time(part.read_chunk(CHUNK_BYTES)):
+    while chunk := await _in_time(_piece(part)):
         if receiving.bytes + len(chunk) > bytes_max:
             raise ApiError(
                 TOO_LARGE,
@@ -189,6 +205,14 @@ async def _receive(part: BodyPartReader, receiving: Upload, bytes_max: int) -> N
                 headers={"Connection": "close"},
             )
         await receiving.write(chunk)
+
+
+async def _piece(part: BodyPartReader) -> bytes:
+    """The next `CHUNK_BYTES` and a bit, or what is left: aiohttp gives what has come, were it a byte."""
+    piece = bytearray()
+    while len(piece) < CHUNK_BYTES and (chunk := await part.read_chunk(CHUNK_BYTES)):
+        piece += chunk
+    return bytes(piece)
 
 
 async def _field(part: BodyPartReader) -> str:
@@ -207,7 +231,10 @@ async def _in_time(coming: Awaitable[_T]) -> _T:
     except TimeoutError:
         headers = {"Connection": "close"}
         raise ApiError(
-            TIMED_OUT, f"nothing came for {CHUNK_S:g} s", code="request_timeout", headers=headers
+            TIMED_OUT,
+            f"the next {CHUNK_BYTES} bytes did not come within {CHUNK_S:g} s",
+            code="request_timeout",
+            headers=headers,
         ) from None
 
 

@@ -9,10 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, assert_never
 
 from aiohttp import web
+from multidict import istr
 
 from dispatcher.api.errors import ApiError
 from dispatcher.api.exchange import ClientLeftError, Exchange
-from dispatcher.dispatch.live import TRIES_MAX, LiveDesk, LiveEnded
+from dispatcher.dispatch.journey import Journey
+from dispatcher.dispatch.live import LiveDesk, LiveEnded
 from dispatcher.dispatch.prospects import Prospect
 from dispatcher.dispatch.turns import LiveAttempt
 from dispatcher.model import (
@@ -38,12 +40,13 @@ WATCH_S = 0.25
 """How often it is seen whether clients are still there."""
 OPEN_BYTES_MAX = 2**30
 """Of the bodies of all live requests that are open: a body is kept until its answer, to be sent again."""
-SENDS_MAX = 2 * TRIES_MAX
-"""Sends that ended on a stale connection are no tries, but end, too."""
+NOT_AGAIN = {"X-Should-Retry": "false"}
+"""OpenAI's SDKs repeat what ends with a 5xx twice, unless they are told this (their `_base_client.py`)."""
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_MANY, SERVICE_UNAVAILABLE, BAD_GATEWAY = 401, 403, 404, 429, 503, 502
 OURS = (BreakKind.LOCAL, BreakKind.OFFLINE, BreakKind.AWAY)
 
 _REQUEST_ID = re.compile(r"[!-~]{1,256}")
+_X_REQUEST_ID = istr("X-Request-Id")
 
 
 class LiveTransport(Protocol):
@@ -132,28 +135,26 @@ class Relay:
             await asyncio.sleep(WATCH_S)
             for exchange in list(self._open):
                 if exchange.client_left():
-                    exchange.task.cancel()
+                    exchange.leave()
             self._desk.look_everywhere()
 
     async def _answer(self, exchange: Exchange) -> web.StreamResponse:
-        tried: tuple[ServerId, ...] = ()
-        for send in itertools.count(1):
-            attempt = await self._permit(exchange, frozenset(tried))
-            attempt.repeated = bool(tried)
+        journey = Journey()
+        while True:
+            attempt = await self._permit(exchange, frozenset(journey.tried))
+            attempt.repeated = bool(journey.tried)
             ending = await self._send(exchange, attempt)
-            ended = await self._ended(exchange, attempt, ending, tried)
+            ended = await self._ended(exchange, attempt, ending, journey.tried)
             if exchange.response is not None:
                 return exchange.end(whole=isinstance(ending, Answer))
-            if ended.judgement.verdict is not Verdict.STALE_CONNECTION:
-                tried = (*tried, attempt.server.spec.id)
-            if not ended.again or len(tried) >= TRIES_MAX or send >= SENDS_MAX:
-                return _response(ending, ended.judgement)
-        raise AssertionError("the sends have a limit")
+            journey.ended(attempt.server.spec.id, ended.judgement.verdict, lost=ended.lost)
+            if not (ended.again and journey.goes_on()):
+                return await exchange.deliver(_response(ending, ended.judgement, journey))
 
     def _request_id(self, request: web.Request) -> str:
         """The client's own, where it can stand in a header: else it would look like a server's fault."""
-        given = request.headers.get("X-Request-Id", "")
-        return given if _REQUEST_ID.fullmatch(given) else next(self._request_ids)
+        given = request.headers.get(_X_REQUEST_ID)
+        return given if given is not None and _REQUEST_ID.fullmatch(given) else next(self._request_ids)
 
     # Permits
 
@@ -220,7 +221,7 @@ class Relay:
         if isinstance(ending, Answer) and ending.status == SERVICE_UNAVAILABLE:
             healthy = await self._healthy(attempt.server)
         if exchange.response is not None and isinstance(ending, Answer):
-            ended = self._desk.streamed(attempt)
+            ended = self._desk.streamed(attempt, exchange.tail.tokens())
         else:
             ended = self._desk.ended(attempt, ending, exchange.asked, tried, healthy=healthy)
         self._carry_out(ended.effects)
@@ -250,21 +251,27 @@ def _busy(message: str) -> ApiError:
     return ApiError(TOO_MANY, message, code="overloaded", headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
-def _response(ending: Ending, judgement: Judgement) -> web.Response:
+def _response(ending: Ending, judgement: Judgement, journey: Journey) -> web.Response:
     """A server's last word as it is; in our own words where it has none, or they are not for clients."""
+    headers = NOT_AGAIN.copy() if journey.is_perilous else {}
     if isinstance(ending, Break):
         if ending.kind in OURS:
             raise _unavailable("the service cannot reach its servers now")
-        raise ApiError(BAD_GATEWAY, f"the servers failed: {judgement.message}", code="server_error")
+        raise _failed(judgement, headers)
     credentials = ending.status in (UNAUTHORIZED, FORBIDDEN)
     if credentials or ending.status // 100 == 3 or _is_of_another_model(ending, judgement):  # noqa: PLR2004  # 3xx
-        raise ApiError(BAD_GATEWAY, f"the servers failed: {judgement.message}", code="server_error")
-    headers = {"Content-Type": ending.content_type}
+        raise _failed(judgement, headers)
+    headers["Content-Type"] = ending.content_type
     if ending.request_id is not None:
         headers["X-Request-Id"] = ending.request_id
     if ending.retry_after_s is not None:
         headers["Retry-After"] = str(math.ceil(ending.retry_after_s))
     return web.Response(status=ending.status, body=ending.body, headers=headers)
+
+
+def _failed(judgement: Judgement, headers: dict[str, str]) -> ApiError:
+    message = f"the servers failed: {judgement.message}"
+    return ApiError(BAD_GATEWAY, message, code="server_error", headers=headers)
 
 
 def _is_of_another_model(ending: Answer, judgement: Judgement) -> bool:

@@ -10,7 +10,9 @@ from dispatcher.api.auth import principal_of
 from dispatcher.api.context import Context, context_of
 from dispatcher.api.entries import read_entry, read_server_id
 from dispatcher.api.errors import ApiError
+from dispatcher.api.keyring import Role
 from dispatcher.api.members import Member, MemberError
+from dispatcher.api.reasons import reason_of
 from dispatcher.model import ServerId
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import State
@@ -37,7 +39,7 @@ class ServerView(msgspec.Struct, frozen=True):
     state: str
     """As in `pool.states.State`, or `drained`."""
     reason: str
-    """Why it stands where it stands."""
+    """Why it stands where it stands: in the server's own words for an admin, else by kind."""
     source: str | None
     """Who lists it; null where nobody does any more, and it only finishes what it has."""
     drained: bool
@@ -55,6 +57,7 @@ class ServerView(msgspec.Struct, frozen=True):
     """Tokens read and generated."""
     evictions: int = 0
     last_fault: str | None = None
+    """In the server's own words, for an admin; null for everybody else."""
     last_fault_at: float | None = None
     version: str | None = None
     """vLLM's, as it tells."""
@@ -71,7 +74,8 @@ class ServerList(msgspec.Struct, frozen=True):
 
 async def list_servers(request: web.Request) -> web.Response:
     """All listed servers, and those that still finish what they have; by URL."""
-    return _json(200, ServerList(tuple(server_views(context_of(request)))))
+    texts = principal_of(request).role is Role.ADMIN
+    return _json(200, ServerList(tuple(server_views(context_of(request), texts=texts))))
 
 
 async def add(request: web.Request) -> web.Response:
@@ -106,13 +110,13 @@ async def undrain(request: web.Request) -> web.Response:
     return await _hold_out(request, hold=False)
 
 
-def server_views(context: Context) -> list[ServerView]:
-    """What there is to say of each server."""
+def server_views(context: Context, *, texts: bool = True) -> list[ServerView]:
+    """What there is to say of each server; without `texts` not in its own words: they may quote a request."""
     listed, watched = context.members.listed(), context.pool.servers
     epoch = context.clock.wall() - context.clock.now()
     now = context.clock.now()
     unwatched = [_unwatched(server, member) for server, member in listed.items() if server not in watched]
-    views = [_view(server, listed, epoch, now) for server in watched.values()]
+    views = [_view(server, listed, epoch, now, texts=texts) for server in watched.values()]
     return sorted((*views, *unwatched), key=lambda view: view.url)
 
 
@@ -131,13 +135,15 @@ def _log_change(request: web.Request, change: str, server: str) -> None:
     log.info("membership_changed", change=change, server=server, by=principal_of(request).name)
 
 
-def _view(server: Server, listed: Mapping[ServerId, Member], epoch: float, now: float) -> ServerView:
+def _view(
+    server: Server, listed: Mapping[ServerId, Member], epoch: float, now: float, *, texts: bool
+) -> ServerView:
     member, record = listed.get(server.spec.id), server.record
     fault_at = record.last_fault_at
     return ServerView(
         url=server.spec.id,
         state=server.state.value,
-        reason=server.reason,
+        reason=reason_of(server, texts=texts),
         source=member.source if member else None,
         drained=member.held_out if member else False,
         since=round(server.machine.since + epoch, 3),
@@ -147,7 +153,7 @@ def _view(server: Server, listed: Mapping[ServerId, Member], epoch: float, now: 
         failed=record.failed,
         tokens=record.tokens,
         evictions=record.evictions,
-        last_fault=record.last_fault or None,
+        last_fault=record.last_fault or None if texts else None,
         last_fault_at=None if fault_at is None else round(fault_at + epoch, 3),
         version=server.version,
         models=None if server.models is None else tuple(server.models),

@@ -61,7 +61,8 @@ class Fleet:
 
     def live(self, node: Node) -> LiveDesk:
         """The desk of live requests, which have first refusal of the permits that jobs of this node free."""
-        desk = LiveDesk(self.pool, judge, self.metrics, self.clock.now, node.permit_freed)
+        ceiling = node.desk.ceiling
+        desk = LiveDesk(self.pool, judge, self.metrics, self.clock.now, node.permit_freed, ceiling)
         node.desk.first_refusal = desk.permit_freed
         node.desk.excused = desk.may_have_ended
         self.monitor.join(desk)

@@ -130,7 +130,7 @@ class Members:
             for url in new:
                 listed = self._acting.listed().get(ServerId(url))
                 if listed is not None and listed.source not in {ADDED, REGISTERED}:
-                    raise MemberError(409, f"{url} is listed by {listed.source} already")
+                    raise MemberError(409, f"{url} is in the list of {listed.source} already")
             kept = {each.url: each for each in self._saved.added} | new
             if len(kept) > ADDED_MAX:
                 raise MemberError(
@@ -145,7 +145,8 @@ class Members:
         async with self._changing:
             listed = self._known(server)
             if listed.source != ADDED:
-                raise MemberError(409, f"{server} is listed by {listed.source}: drain it, or change that")
+                where = f"is in the list of {listed.source}"
+                raise MemberError(409, f"{server} {where}: drain it, or take it out there")
             added = tuple(each for each in self._saved.added if each.url != server)
             held_out = tuple(each for each in self._saved.held_out if each != server)
             await self._save(Saved(added, held_out))

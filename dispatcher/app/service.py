@@ -18,7 +18,7 @@ from dispatcher.app.fleet import Fleet, open_fleet
 from dispatcher.app.members import load_members, open_lookup
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import ConfigError, DispatcherError, Fault, first_of
+from dispatcher.errors import ConfigError, DispatcherError, first_of
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.jobs import Jobs
@@ -29,10 +29,17 @@ from dispatcher.jobs.threads import Paperwork
 from dispatcher.queue.sql import SqlQueue, open_queue
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
+from dispatcher.telemetry.exporter import bind_fault
 from dispatcher.telemetry.metrics import Metrics
 
 SHUTDOWN_S = 5.0
 """How long open HTTP requests may go on once the node has stopped."""
+HEAD_S = 75.0
+"""How long a connection may be without a whole head of a request, be it idle or a head that comes slowly.
+
+aiohttp's `keepalive_timeout` is that: its timer runs from the connection, or the last answer, to the next
+whole head, whatever comes between. Longer than usual proxies (60 s) and clients keep idle connections.
+"""
 
 
 class Service:
@@ -92,14 +99,15 @@ class Service:
         files = Files(places, queue.keeping, fleet.clock)
         jobs = self._jobs(queue, node, files, places, fleet)
         await jobs.load()
-        working = asyncio.create_task(node.run(until_drained=False), name="node")
-        stack.push_async_callback(_ended, node, working)
         await stack.enter_async_context(jobs)
         relay = self._relay = _relay(fleet, node)
         context = Context(
             self.config, fleet.clock, fleet.pool, node, members, files, jobs, registry, self._obstacles, relay
         )
         self.address = await stack.enter_async_context(_listening(make_application(context), self.config))
+        # Not before the address is ours: a second service that finds it taken sends nothing.
+        working = asyncio.create_task(node.run(until_drained=False), name="node")
+        stack.push_async_callback(_ended, node, working)
         self._log.info("serving", host=self.address[0], port=self.address[1], storage=str(places.root))
         stopping = asyncio.create_task(self._stopping.wait(), name="stop")
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -109,6 +117,7 @@ class Service:
             async with asyncio.TaskGroup() as draining:
                 draining.create_task(node.drain(), name="drain node")
                 draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
+            self._log.info("stopped", advice="the same command goes on with every job")
 
     def _jobs(self, queue: SqlQueue, node: Node, files: Files, places: Places, fleet: Fleet) -> Jobs:
         paperwork = Paperwork(queue, places, self.config.queue.shard_size)
@@ -155,15 +164,15 @@ async def _open_queue(config: Config, path: Path, fleet: Fleet) -> AsyncIterator
 @asynccontextmanager
 async def _listening(application: web.Application, config: Config) -> AsyncIterator[tuple[str, int]]:
     host, port = config.api.host, config.api.port
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    runner = web.AppRunner(
+        application, access_log=None, shutdown_timeout=SHUTDOWN_S, keepalive_timeout=HEAD_S
+    )
     await runner.setup()
     try:
         try:
             await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            raise ConfigError(
-                (Fault("api.port", f"{port} on {host} cannot be bound: {error.strerror}"),)
-            ) from error
+            raise ConfigError((bind_fault(error, port, host, "api."),)) from error
         yield host, int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -5,7 +5,7 @@ import typer
 from dispatcher.cli.check import check
 from dispatcher.cli.demo import demo
 from dispatcher.cli.fake_server import fake_server
-from dispatcher.cli.jobs_commands import cancel, fetch, pause, resume, status, submit, watch
+from dispatcher.cli.jobs_commands import cancel, delete, fetch, pause, resume, status, submit, watch
 from dispatcher.cli.key import key
 from dispatcher.cli.register import register
 from dispatcher.cli.run import run
@@ -28,7 +28,7 @@ app.command("verify")(verify)
 app.command("demo")(demo)
 app.command("fake-server")(fake_server)
 app.command("serve")(serve)
-for command in (submit, status, watch, pause, resume, cancel, fetch):
+for command in (submit, status, watch, pause, resume, cancel, fetch, delete):
     app.command(command.__name__)(command)
 app.command("key")(key)
 app.command("register")(register)

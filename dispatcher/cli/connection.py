@@ -1,6 +1,7 @@
 """The service, as commands reach it: its address and key, its answers, and what its refusals say."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,19 +51,46 @@ class Connection:
         """The answer's JSON; None where it is empty."""
         return self._ask("DELETE", path, params=query)
 
+    @contextmanager
+    def lines(self, path: str) -> Iterator[Iterator[bytes]]:
+        """The answer's lines, as they come, without their ends."""
+        with self._translated(), self._client.stream("GET", path) as answer:
+            if answer.is_error:
+                answer.read()
+                raise ServiceError(f"{self.url} says: {refusal(answer)}")
+            yield _lines(answer.iter_bytes())
+
     def _ask(self, method: str, path: str, **options: Any) -> Any:
-        try:
+        with self._translated():
             answer = self._client.request(method, path, **options)
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ServiceError(
-                f"{self.url} cannot be reached: {str(error) or type(error).__name__}"
-            ) from error
         if answer.is_error:
             raise ServiceError(f"{self.url} says: {refusal(answer)}")
         try:
             return answer.json() if answer.content else None
         except ValueError as error:
             raise ServiceError(f"{self.url} is not a dispatcher: {path} gives no JSON") from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ServiceError(
+                f"{self.url} cannot be reached: {str(error) or type(error).__name__}"
+            ) from error
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines by their newlines alone: a text may hold other characters that end lines elsewhere."""
+    pieces: list[bytes] = []
+    for chunk in chunks:
+        first, *rest = chunk.split(b"\n")
+        pieces.append(first)
+        for piece in rest:
+            yield b"".join(pieces)
+            pieces = [piece]
+    if any(pieces):
+        yield b"".join(pieces)
 
 
 def refusal(answer: httpx2.Response) -> str:

@@ -20,8 +20,11 @@ def job_line(job: Mapping[str, Any]) -> str:
         parts.append(f"{count(counts['failed'])} failed")
     if job["status"] not in ENDED:
         parts.append(f"{count(counts['in_flight'])} in flight")
-        if job["rows_per_s"] > 0:
-            parts.append(f"{rate(job['rows_per_s'])} rows/s, {duration(job['eta_s'])} left")
+        moves = not job["paused"] and not job["obstacle"]  # the rate is that of the last minute
+        if moves and job["rows_per_s"] > 0:
+            parts.append(f"{rate(job['rows_per_s'])} rows/s")
+        if moves and job["eta_s"] is not None:
+            parts.append(f"{duration(job['eta_s'])} left")
     if job["starving"]:
         parts.append("starving")
     if job["obstacle"]:

@@ -1,4 +1,4 @@
-"""Jobs of a running service: `submit`, `status`, `watch`, `pause`, `resume`, `cancel`, `fetch`."""
+"""Jobs of a running service: `submit`, `status`, `watch`, `pause`, `resume`, `cancel`, `fetch`, `delete`."""
 
 import sys
 from pathlib import Path
@@ -113,6 +113,9 @@ def fetch(
     url: Url = URL_DEFAULT,
     api_key: ApiKey = None,
     *,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Write what is finished, though it has not ended.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Write a job's output and its failed rows to files, once it has ended.
@@ -121,9 +124,11 @@ def fetch(
     """
 
     def run(service: "Connection") -> Exit:
-        from dispatcher.cli.submission import fetch_job  # noqa: PLC0415  # the SDK takes a second
+        from dispatcher.cli.partial import fetch_partial  # noqa: PLC0415  # the SDK takes a second
+        from dispatcher.cli.submission import fetch_job  # noqa: PLC0415  # as above
 
-        fetched = fetch_job(service, path_of(job), output, errors)
+        fetch = fetch_partial if partial else fetch_job
+        fetched = fetch(service, path_of(job), output, errors)
         if json:
             print_json(fetched.shown())
         else:
@@ -132,6 +137,19 @@ def fetch(
         return fetched.status
 
     act(url, api_key, run)
+
+
+def delete(job: JobId, url: Url = URL_DEFAULT, api_key: ApiKey = None, *, json: Json = False) -> None:
+    """Forget a job that has ended. Its output and its failed rows stay in their files."""
+
+    def remove(service: "Connection") -> None:
+        answer = service.delete(f"/jobs/{path_of(job)}")
+        if json:
+            print_json(answer)
+        else:
+            sys.stdout.write(f"{job}  deleted\n")
+
+    act(url, api_key, remove)
 
 
 def path_of(job: str) -> str:

@@ -9,7 +9,7 @@ import typer
 from dispatcher.cli.exits import Exit
 
 SECRET_BYTES = 32
-"""More than can ever be guessed, so that a plain SHA-256 keeps it: `docs/decisions/0012`."""
+"""More than can ever be guessed, so that a plain SHA-256 keeps it: `docs/decisions/0014`."""
 
 
 def key(

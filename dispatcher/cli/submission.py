@@ -33,6 +33,8 @@ class Fetched:
     job: Mapping[str, Any]
     output: Path | None
     errors: Path | None
+    so_far: tuple[int, int] | None = None
+    """Rows of each that were written of a job that has not ended."""
 
     @property
     def status(self) -> Exit:
@@ -51,8 +53,10 @@ class Fetched:
         """For a person."""
         counts = self.job["counts"]
         yield f"{self.job['status']}: {counts['succeeded']:,} of {counts['total']:,} rows succeeded"
-        if self.job["status"] not in ENDED:
-            yield "  not written: it has not ended"
+        if self.so_far is not None:
+            yield f"  so far {self.so_far[0]:,} rows, and {self.so_far[1]:,} that failed: it has not ended"
+        elif self.job["status"] not in ENDED:
+            yield "  not written: it has not ended; --partial writes what is finished"
         if self.output:
             yield f"  output {self.output}"
         if self.errors:
@@ -94,9 +98,7 @@ def fetch_job(service: Connection, job_id: str, output: Path, errors: Path | Non
 
     Raises ConfigError for two files of one name, StorageError, ServiceError.
     """
-    errors = errors or output.with_name(f"{output.stem}.errors.jsonl")
-    if os.path.abspath(errors) == os.path.abspath(output):  # noqa: PTH100  # it need not exist
-        raise ConfigError((Fault("--errors", "must be another file than the output"),))
+    output, errors = places_of(output, errors)
     job = service.get(f"/jobs/{job_id}")
     written: dict[Path, bool] = {}
     with service_errors(service), sdk(service) as client:
@@ -106,6 +108,17 @@ def fetch_job(service: Connection, job_id: str, output: Path, errors: Path | Non
             if file_id is not None:
                 _download(client, file_id, path)
     return Fetched(job, output if written[output] else None, errors if written[errors] else None)
+
+
+def places_of(output: Path, errors: Path | None) -> tuple[Path, Path]:
+    """Where both files go. Raises ConfigError for two of one name, StorageError where they cannot be."""
+    errors = errors or output.with_name(f"{output.stem}.errors.jsonl")
+    if os.path.abspath(errors) == os.path.abspath(output):  # noqa: PTH100  # it need not exist
+        raise ConfigError((Fault("--errors", "must be another file than the output"),))
+    for path in (output, errors):
+        if not path.parent.is_dir():
+            raise StorageError(f"{path.parent} is not a directory")
+    return output, errors
 
 
 def sdk(service: Connection) -> openai.OpenAI:
@@ -128,8 +141,6 @@ def service_errors(service: Connection) -> Iterator[None]:
 
 
 def _download(client: openai.OpenAI, file_id: str, path: Path) -> None:
-    if not path.parent.is_dir():
-        raise StorageError(f"{path.parent} is not a directory")
     with client.files.with_streaming_response.content(file_id) as answer, replacing(path) as file:
         for chunk in answer.iter_bytes():
             file.write(chunk)

@@ -31,6 +31,7 @@ def watch_job(service: Connection, job_id: str, *, json: bool) -> Exit:
         for job in show(_looks(service, last)):
             last = job
     except KeyboardInterrupt:
+        sys.stderr.write(f"dispatcher: the job goes on; `dispatcher watch {job_id}` follows it again\n")
         return Exit.RESUMABLE
     if not json:
         for line in problem_lines(last):
@@ -40,7 +41,7 @@ def watch_job(service: Connection, job_id: str, *, json: bool) -> Exit:
 
 def _looks(service: Connection, job: Job) -> Iterator[Job]:
     """The job again and again, until it has ended."""
-    heard_at = time.monotonic()
+    heard_at, silent = time.monotonic(), False
     while True:
         yield job
         if job["status"] in ENDED:
@@ -48,11 +49,14 @@ def _looks(service: Connection, job: Job) -> Iterator[Job]:
         time.sleep(LOOK_EVERY_S)
         try:
             job = service.get(f"/jobs/{job['id']}")
-            heard_at = time.monotonic()
+            heard_at, silent = time.monotonic(), False
         except ServiceError as error:
             if time.monotonic() - heard_at > SILENCE_S_MAX:
                 raise
-            tell(error)
+            if not silent:
+                tell(error)
+                sys.stderr.write(f"dispatcher: waiting for the service, for {SILENCE_S_MAX:g} s at most\n")
+            silent = True
 
 
 def _json_lines(looks: Iterator[Job]) -> Iterator[Job]:

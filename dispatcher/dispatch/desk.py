@@ -12,19 +12,16 @@ from dispatcher.config import DispatchSettings
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.backlog import Backlog, Room
 from dispatcher.dispatch.ceiling import Ceiling
+from dispatcher.dispatch.fates import Fates
 from dispatcher.dispatch.hedging import Hedging
 from dispatcher.dispatch.item import Item
-from dispatcher.dispatch.outcomes import outcome_of, poisoned
 from dispatcher.dispatch.quarantine import (
-    SUSPECT_PAUSE_S,
     Convicted,
     Lost,
     Quarantine,
     Suspected,
-    may_be_last_words,
 )
 from dispatcher.dispatch.quotas import Quotas
-from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
 from dispatcher.dispatch.window import Unrecorded, Window
 from dispatcher.model import (
@@ -37,7 +34,6 @@ from dispatcher.model import (
     Outcome,
     Request,
     ServerId,
-    Verdict,
 )
 from dispatcher.pool.effects import AttemptEnd, Effect, Loss
 from dispatcher.pool.pool import Pool
@@ -88,7 +84,6 @@ class Desk:
         """Whether what ended a server may have been none of these requests."""
         self._pool = pool
         self._judge = judge
-        self._settings = settings
         self._metrics = metrics
         self._now = clock_now
         self._order = 0
@@ -97,6 +92,7 @@ class Desk:
         self._unrecorded = Unrecorded()
         self._hedging = Hedging(pool, settings)
         self._quarantine = Quarantine(pool, self.backlog, clock_now())
+        self._fates = Fates(self.shards, self.backlog, self.quotas, self._quarantine, settings)
 
     # Shards
 
@@ -148,7 +144,7 @@ class Desk:
         lost = {id(shard.lease) for shard in shards}
         attempts = [attempt for attempt in self.open_attempts() if id(attempt.item.lease) in lost]
         dropped = self.backlog.discard(lambda item: id(item.lease) in lost)
-        self._forget([*dropped, *{attempt.item: None for attempt in attempts}])
+        self._fates.forget([*dropped, *{attempt.item: None for attempt in attempts}])
         return attempts
 
     def withdraw(self, job: JobId, under_way: Iterable[Attempt]) -> None:
@@ -159,19 +155,13 @@ class Desk:
         for attempt in under_way:
             if id(attempt.item.lease) in shards:
                 shards[id(attempt.item.lease)].under_way += 1
-        self._forget(self.backlog.discard(lambda item: item.lease.job.id == job))
+        self._fates.forget(self.backlog.discard(lambda item: item.lease.job.id == job))
 
     def limit(self, job: JobId, limit: int | None) -> None:
         """Another limit of this job, or none, holds from now on."""
         held = sum(shard.owed - shard.unrecorded for shard in self.shards.of_job(job))
         in_flight = sum(attempt.item.lease.job.id == job for attempt in self.open_attempts())
         self.quotas.change(job, limit, held=held, in_flight=in_flight)
-
-    def _forget(self, items: Collection[Item]) -> None:
-        """These requests are in hand no more, without an outcome."""
-        self._quarantine.dropped(items)
-        for item in items:
-            self.quotas.ended(item.lease.job.id)
 
     def open_attempts(self) -> list[Attempt]:
         """Every attempt that holds a permit."""
@@ -238,7 +228,7 @@ class Desk:
         return list(self._roomy.values())
 
     def _may_send(self) -> bool:
-        return not self.closed and self.in_flight < self.ceiling.value and not self._unrecorded.too_many
+        return not self.closed and not self.ceiling.is_reached and not self._unrecorded.too_many
 
     def _has_elsewhere(self, item: Item) -> bool:
         """Whether another server may have it: one that has room now, unless some have answered it doubtfully.
@@ -263,6 +253,7 @@ class Desk:
         self._quarantine.took(attempt)
         server.took(now)
         self.in_flight += 1
+        self.ceiling.open += 1
         self.open.setdefault(server.spec.id, {})[attempt] = None
         return attempt
 
@@ -273,6 +264,7 @@ class Desk:
         server = attempt.server
         server.gave_back(attempt.sent_at)
         self.in_flight -= 1
+        self.ceiling.open -= 1
         self._quarantine.gave_back(attempt)
         self.quotas.gave_back(attempt.item.lease.job.id)
         del self.open[server.spec.id][attempt]
@@ -301,10 +293,10 @@ class Desk:
             self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
         effects = self._tell_pool(attempt, ending, judgement)
         if type(ending) is Break and ending.kind is BreakKind.LOCAL:
-            self.ceiling.local_fault(self.in_flight, now)
+            self.ceiling.local_fault(now)
         if shard is None:
             return Ended(None, effects)
-        outcome = self._resolve(attempt, judgement, now)
+        outcome = self._fates.resolve(attempt, judgement, now)
         if outcome is None:
             self._count_copy(attempt, "failed")
             return Ended(None, effects)
@@ -353,45 +345,6 @@ class Desk:
     def server_spared(self, server: Server) -> None:
         """A suspect server lives: what broke there was a connection."""
         self._quarantine.spared(server)
-
-    def _resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
-        if judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT):
-            self._quarantine.answered(attempt)
-        outcome = self._outcome(attempt, judgement, now)
-        if outcome is not None:
-            self._quarantine.ended(attempt.item)
-            self.quotas.ended(attempt.item.lease.job.id)
-            attempt.item.done = True
-        return outcome
-
-    def _outcome(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
-        item = attempt.item
-        if judgement.verdict is Verdict.SUCCESS:
-            return outcome_of(attempt, judgement, None, "", now)
-        if item.poison:
-            return poisoned(item, attempt.server)
-        if attempt.unsent:  # its server was lost first
-            item.sends -= 1
-            self._put_back(item, now, now)
-            return None
-        match after_fault(item, judgement, attempt.server.spec.id, self._settings):
-            case Again(delay_s):
-                self._quarantine.noted(attempt, judgement, now)
-                open_fate = bool(item.accused_at) or may_be_last_words(judgement)
-                pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
-                self._put_back(item, now + pause_s, now)
-                return None
-            case Fail(code, message):
-                return outcome_of(attempt, judgement, code, message, now)
-
-    def _put_back(self, item: Item, not_before: float, now: float) -> None:
-        if item.running:  # its other attempt is the next one
-            return
-        shard = self.shards.get(item.lease)
-        if shard is None or shard.withdrawn:
-            self._forget([item])
-        else:
-            self.backlog.put_back(item, not_before, now)
 
 
 def _nobody(_server: Server) -> None:

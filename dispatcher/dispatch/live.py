@@ -7,13 +7,16 @@ to those that wait, the oldest first, before a job may take it.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import assert_never
 
 from dispatcher.dispatch.casualties import FATE_S
+from dispatcher.dispatch.ceiling import LIVE_WEIGHT, Ceiling
+from dispatcher.dispatch.journey import may_be_fatal, may_be_the_servers
 from dispatcher.dispatch.prospects import Prospect, prospect_of
 from dispatcher.dispatch.turns import LiveAttempt, Turns, Waiter
 from dispatcher.model import (
+    NO_TOKENS,
     Answer,
     Break,
     BreakKind,
@@ -22,6 +25,7 @@ from dispatcher.model import (
     Judgement,
     Request,
     ServerId,
+    Tokens,
     Verdict,
 )
 from dispatcher.pool.effects import AttemptEnd, Effect, GiveUp
@@ -31,12 +35,11 @@ from dispatcher.pool.states import State
 from dispatcher.ports import Judge
 from dispatcher.telemetry.metrics import Metrics
 
-TRIES_MAX = 3
-"""Sends of one live request, whatever ended them: its client is waiting."""
 WAITING_MAX = 4096
 """Live requests that may wait for a permit. Each holds its body in memory."""
-COMPARED_MAX = 32
-"""Servers with room that are compared for one request, other ones each time: a fleet may have a thousand."""
+COMPARED_MAX = 8
+"""Servers with room that are compared for one request, other ones each time: a fleet may have a thousand, and
+the best of a few is nearly as good as the best of all."""
 INTERNAL_ERROR = 500
 
 
@@ -48,12 +51,15 @@ class LiveEnded:
     again: bool
     """Whether another server may do better."""
     effects: Sequence[Effect]
+    lost: bool = False
+    """Whether the server may have been ended by the request."""
 
 
 class LiveDesk:
     """The permits of live requests, taken and waited for. A listener of the monitor.
 
-    `freed` is told of a server that has a permit which no live request wants.
+    `freed` is told of a server that has a permit which no live request wants. The `ceiling` is shared with
+    the jobs' desk.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class LiveDesk:
         metrics: Metrics,
         clock_now: Callable[[], float],
         freed: Callable[[Server], None],
+        ceiling: Ceiling,
     ) -> None:
         self.open: dict[LiveAttempt, None] = {}
         self._pool = pool
@@ -70,6 +77,7 @@ class LiveDesk:
         self._metrics = metrics
         self._now = clock_now
         self._freed = freed
+        self._ceiling = ceiling
         self._rotation = 0
         self._turns = Turns()
         self._broken_at: dict[ServerId, float] = {}
@@ -88,15 +96,20 @@ class LiveDesk:
 
     def take(self, model: str | None, avoided: frozenset[ServerId] = frozenset()) -> LiveAttempt | None:
         """A permit of the server with the largest free share; None where all are taken, or others wait."""
-        if self._turns.waits_for(model):
+        if self._turns.waits_for(model) or self._ceiling.is_reached:
             return None
         now = self._now()
-        best, most = None, 0.0
-        each = ((server, server.permits_free(now)) for server in self._candidates(model, avoided))
-        roomy = ((server, free) for server, free in each if free > 0)
-        for server, free in islice(roomy, COMPARED_MAX):
-            if (share := free / (free + server.in_flight)) > most:
+        best, most, compared = None, 0.0, 0
+        for server in self._candidates(model, avoided):
+            free = server.permits_free(now)
+            if free <= 0:
+                continue
+            share = free / (free + server.in_flight)
+            if share > most:
                 best, most = server, share
+            compared += 1
+            if most == 1.0 or compared == COMPARED_MAX:
+                break
         return None if best is None else self._begin(best, model, now)
 
     def has_elsewhere(self, model: str | None, avoided: frozenset[ServerId], *, room: bool = False) -> bool:
@@ -122,7 +135,7 @@ class LiveDesk:
     def permit_freed(self, server: Server) -> None:
         """A permit came back there: offer it."""
         now = self._now()
-        while self._turns and server.permits_free(now) > 0:
+        while self._turns and server.permits_free(now) > 0 and not self._ceiling.is_reached:
             waiter = self._turns.next_for(server)
             if waiter is None:
                 return
@@ -141,7 +154,7 @@ class LiveDesk:
         servers = list(self._pool.servers.values())
         self._rotation += 1
         start = self._rotation % max(1, len(servers))
-        for server in chain(islice(servers, start, None), islice(servers, start)):
+        for server in chain(servers[start:], servers[:start]):
             if server.state is State.ACTIVE and server.serves(model) and server.spec.id not in avoided:
                 yield server
 
@@ -149,6 +162,7 @@ class LiveDesk:
         attempt = LiveAttempt(server, model, now)
         server.took(now)
         self.open[attempt] = None
+        self._ceiling.open += LIVE_WEIGHT
         return attempt
 
     # Ends
@@ -156,6 +170,7 @@ class LiveDesk:
     def release(self, attempt: LiveAttempt) -> None:
         """Give the permit back. It is offered to others once it is known what the end says of its server."""
         del self.open[attempt]
+        self._ceiling.open -= LIVE_WEIGHT
         attempt.server.gave_back(attempt.sent_at)
 
     def drop(self, attempt: LiveAttempt) -> None:
@@ -185,20 +200,24 @@ class LiveDesk:
         judgement = self._judge(ending, request, server.models, healthy=healthy)
         if server.state is not State.GONE:  # else its series would come back, and stay
             self._metrics.attempt_ended(server.spec.id, judgement.verdict, self._now() - attempt.sent_at)
+        self._metrics.tokens_counted(attempt.model, judgement.tokens)
         if attempt.repeated and judgement.broken:
             self._note_broken(server)
+        if isinstance(ending, Break) and ending.kind is BreakKind.LOCAL:
+            self._ceiling.local_fault(self._now())
         effects = self._tell_pool(attempt, ending, judgement)
         tried_now = frozenset((*tried, server.spec.id))
         again = self._is_better_elsewhere(attempt.model, ending, judgement, tried_now)
         self._offer(server)
-        return LiveEnded(judgement, again, effects)
+        return LiveEnded(judgement, again, effects, lost=may_be_fatal(ending, judgement))
 
-    def streamed(self, attempt: LiveAttempt) -> LiveEnded:
-        """A stream came to its end, with the permit given back. What it said is between the two ends."""
+    def streamed(self, attempt: LiveAttempt, tokens: Tokens = NO_TOKENS) -> LiveEnded:
+        """A stream came to its end, with the permit given back. Of what it said, its tokens are known."""
         server = attempt.server
         if server.state is not State.GONE:
             self._metrics.attempt_ended(server.spec.id, Verdict.SUCCESS, self._now() - attempt.sent_at)
-        judgement = Judgement(Verdict.SUCCESS)
+        self._metrics.tokens_counted(attempt.model, tokens)
+        judgement = Judgement(Verdict.SUCCESS, tokens=tokens)
         end = AttemptEnd(judgement, attempt.sent_at, attempt.model)
         effects = self._pool.attempt_ended(server, end)
         self._offer(server)
@@ -234,7 +253,7 @@ class LiveDesk:
             case Verdict.MISMATCH:
                 return self.has_elsewhere(model, tried)
             case Verdict.DOUBTFUL:
-                return _may_be_the_servers(ending, judgement) and self.has_elsewhere(model, tried)
+                return may_be_the_servers(ending, judgement) and self.has_elsewhere(model, tried)
             case _ as never:
                 assert_never(never)
 
@@ -276,10 +295,3 @@ def _says_nothing(ending: Ending, judgement: Judgement, server: Server) -> bool:
         return isinstance(ending, Answer) and ending.status < INTERNAL_ERROR
     unlisted = server.models is None and judgement.code is ErrorCode.MODEL_NOT_FOUND
     return judgement.verdict is Verdict.MISMATCH and unlisted
-
-
-def _may_be_the_servers(ending: Ending, judgement: Judgement) -> bool:
-    """A doubtful ending that another server may spare the client: a plain 5xx, an answer that broke off."""
-    if isinstance(ending, Break):
-        return True
-    return ending.status >= INTERNAL_ERROR and judgement.code is not ErrorCode.TIMEOUT

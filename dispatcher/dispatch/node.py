@@ -14,10 +14,10 @@ from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.sending import Sending
-from dispatcher.dispatch.shards import ShardInHand
+from dispatcher.dispatch.settling import Settling
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
-from dispatcher.errors import LeaseLostError
+from dispatcher.errors import LeaseLostError, StorageError
 from dispatcher.model import Break, BreakKind, Ending, JobId, Lease, NodeId, Outcome, Tally
 from dispatcher.pool.effects import GiveUp
 from dispatcher.pool.monitor import Monitor
@@ -61,17 +61,30 @@ class Node:
         self._idle = asyncio.Event()
         """There may be nothing left to wait for."""
         self._tasks: asyncio.TaskGroup
-        self._settling: set[asyncio.Task[None]] = set()
         self._withdrawn: set[JobId] = set()
         self._unopened: dict[Lease, None] = {}
         """Leases that are ours, and not in hand yet."""
         self._sending = Sending(desk, world.transport, monitor.healthy, self._ended)
+        self._settling = Settling(
+            desk,
+            world.recorder,
+            self._queue,
+            self.ledger,
+            self.progress,
+            start=self._start_settling,
+            lose=self._lose,
+        )
         self._log = structlog.get_logger("dispatcher.node")
 
     @property
     def obstacle(self) -> str | None:
         """Why the queue cannot be used just now, or nothing be recorded; None where all is well."""
         return self._queue.obstacle or self._world.recorder.obstacle
+
+    @property
+    def held_up(self) -> str | None:
+        """Why nothing is sent just now: an obstacle, or no server for what waits; None where it is sent."""
+        return self.obstacle or (None if self.desk.in_flight else self.waiting.reason)
 
     async def run(self, *, until_drained: bool) -> None:
         """Lease, send, record. Returns when the queue is drained (if asked to), or after `drain`.
@@ -88,7 +101,7 @@ class Node:
                     tasks.create_task(self._guarded(self._tick), name="tick"),
                 ]
                 await self._guarded(lambda: self._feed(until_drained=until_drained))
-                for task in (*keepers, *self._settling):
+                for task in (*keepers, *self._settling.tasks):
                     task.cancel()
         finally:
             self._monitor.leave(self)
@@ -118,7 +131,7 @@ class Node:
         self.desk.withdraw(job, attempts)
         for attempt in attempts if at_once else ():
             self._sending.close(attempt, Break(BreakKind.GIVEN_UP, "its job was stopped"))
-        self._see_off(job)
+        self._settling.see_off(job)
 
     def welcome(self, job: JobId) -> None:
         """Work on this job again."""
@@ -145,7 +158,7 @@ class Node:
             sleeper.set()
 
     def _busy(self) -> bool:
-        return not self._stopped and bool(self.desk.in_flight or self.desk.unrecorded or self._settling)
+        return not self._stopped and bool(self.desk.in_flight or self.desk.unrecorded or self._settling.tasks)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Once a part fails, or the run is cancelled, no task can be started any more: send nothing."""
@@ -190,7 +203,7 @@ class Node:
 
     async def _lease(self, room: int) -> bool:
         """Take shards for about `room` requests in hand. False where there are none."""
-        leases = await self._queue.lease(room, self.desk.quotas.in_plenty)
+        leases = await self._queue.lease(room, self.desk.quotas.in_plenty | self.ledger.stuck)
         self._unopened.update(dict.fromkeys(leases))
         for lease in leases:
             if self.desk.closed:
@@ -204,11 +217,17 @@ class Node:
         recorder = self._world.recorder
         try:
             requests = await self._world.payloads.read(lease)
+            await recorder.close(lease)  # a lease of this shard that we lost may have left it open
+            replay = await recorder.open(lease, requests)
         except LeaseLostError:
             self._lose([lease])
             return
-        await recorder.close(lease)  # a lease of this shard that we lost may have left it open
-        replay = await recorder.open(lease, requests)
+        except StorageError as error:
+            if not self.ledger.hindered(lease, str(error), self._world.clock.now()):
+                raise
+            self._log.error("job_hindered", job=lease.job.id, shard=lease.shard.number, error=str(error))
+            self._unopened.pop(lease, None)
+            return
         if lease not in self._unopened:  # lost meanwhile
             return
         self.progress.replayed(replay.tally)
@@ -217,7 +236,7 @@ class Node:
         self.ledger.took(shard)
         if lease.job.id in self._withdrawn:
             self.desk.withdraw(lease.job.id, self._sending.of_job(lease.job.id))
-        self._look_at(shard)
+        self._settling.look_at(shard)
         self._pump()
 
     # Sending
@@ -252,7 +271,7 @@ class Node:
         if ended.needless is not None:
             self._sending.close(ended.needless, Break(BreakKind.GIVEN_UP, "its other attempt ended first"))
         if attempt.item.lease.job.id in self._withdrawn:
-            self._see_off(attempt.item.lease.job.id)
+            self._settling.see_off(attempt.item.lease.job.id)
         self.desk.first_refusal(attempt.server)
         self._pump()
         if self.desk.room():
@@ -282,7 +301,7 @@ class Node:
         """A suspect server lives: nobody is to blame."""
         self.desk.server_spared(server)
 
-    # Recording and settling
+    # Recording, and letting go
 
     async def _keep_books(self) -> None:
         while True:
@@ -291,7 +310,7 @@ class Node:
                 self._count(outcomes)
                 self.ledger.recorded(recorded.lease.job.id, outcomes)
                 if shard is not None:
-                    self._look_at(shard)
+                    self._settling.look_at(shard)
             self._pump()
             self._hungry.set()
             self._idle.set()
@@ -300,49 +319,15 @@ class Node:
         self.progress.recorded(outcomes)
         self._world.metrics.outcomes_recorded(outcomes)
 
-    def _see_off(self, job: JobId) -> None:
-        for shard in self.desk.shards.of_job(job):
-            if shard.unrecorded:
-                self._world.recorder.hasten(shard.lease)
-            self._look_at(shard)
-
-    def _look_at(self, shard: ShardInHand) -> None:
-        """Let go of a shard that is complete, or at rest.
-
-        In a task of its own: neither the books nor the feeder may wait for a disk or a lost database.
-        """
-        if shard.leaving or not (shard.complete or shard.at_rest):
-            return
-        shard.leaving = True
-        letting_go = self._settle if shard.complete else self._give_back
-        task = self._tasks.create_task(self._guarded(lambda: letting_go(shard)), name="settle")
-        self._settling.add(task)
+    def _start_settling(self, work: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
+        task = self._tasks.create_task(self._guarded(work), name="settle")
         task.add_done_callback(self._settled_one)
+        return task
 
-    def _settled_one(self, task: asyncio.Task[None]) -> None:
-        self._settling.discard(task)
+    def _settled_one(self, _task: "asyncio.Task[None]") -> None:
         self._idle.set()
         if not len(self.desk.shards):
             self._roused.set()
-
-    async def _settle(self, shard: ShardInHand) -> None:
-        """Close a complete shard and tell the queue."""
-        await self._world.recorder.close(shard.lease)
-        try:
-            await self._queue.settle(shard.lease, shard.tally)
-        except LeaseLostError:
-            self._lose([shard.lease])
-            return
-        self.desk.shards.remove(shard.lease)
-        self.ledger.settle(shard)
-
-    async def _give_back(self, shard: ShardInHand) -> None:
-        """Close a shard that is withdrawn, and leave the rest of it to whoever leases it next."""
-        await self._world.recorder.close(shard.lease)
-        await self._queue.release([shard.lease])
-        self.progress.lost(shard.tally)
-        self.desk.shards.remove(shard.lease)
-        self.ledger.gave_back(shard)
 
     async def _keep_leases(self) -> None:
         while True:
@@ -360,6 +345,8 @@ class Node:
             if lease in self._unopened or shard is not None:
                 self._unopened.pop(lease, None)
                 self.progress.lost(shard.tally if shard else Tally())
+                if shard is not None:
+                    self.ledger.gave_back(shard)
                 self._world.metrics.leases_lost(1)
                 self._log.warning("lease_lost", shard=lease.shard.number)
         for attempt in self.desk.drop(leases):

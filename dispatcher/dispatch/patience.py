@@ -13,6 +13,8 @@ POLL_S = 1.0
 """Between two looks for work in a queue that had none, unless it says sooner that it has."""
 RETRY_S = 2.0
 """Pause after a failed statement: a full disk, a lost database."""
+SAY_EVERY_S = 60.0
+"""How often one and the same failure is logged: each finished shard meets it every two seconds."""
 
 T = TypeVar("T")
 
@@ -29,6 +31,8 @@ class PatientQueue:
         self._queue = queue
         self._node = node
         self._clock = clock
+        self._said: tuple[str, float] | None = None
+        """The failure that was last logged, and when."""
         self._log = structlog.get_logger("dispatcher.node")
 
     async def lease(self, want: int, without: Collection[JobId] = ()) -> Sequence[Lease]:
@@ -70,8 +74,14 @@ class PatientQueue:
         except LeaseLostError:
             raise
         except (QueueError, StorageError) as error:
-            self.obstacle = str(error)
-            self._log.error("queue_failed", during=during, error=str(error))
+            self._failed(during, str(error))
             return None
         self.obstacle = None
         return told
+
+    def _failed(self, during: str, why: str) -> None:
+        self.obstacle = why
+        now = self._clock.now()
+        if self._said is None or self._said[0] != why or now - self._said[1] >= SAY_EVERY_S:
+            self._said = why, now
+            self._log.error("queue_failed", during=during, error=why)

@@ -30,6 +30,13 @@ class Waiting:
         self._stuck_since: float | None = None
         self._said_at = float("-inf")
 
+    @property
+    def reason(self) -> str | None:
+        """What requests wait for just now, in words; None where none waits."""
+        if not self.models:
+            return None
+        return f"it waits: no server is in rotation for {_named(self.models)}"
+
     def look(self, unserved: set[str | None], *, stuck: bool, now: float) -> Wait | None:
         """Take in which models no server in rotation serves, and whether nothing else is going on.
 
@@ -50,8 +57,11 @@ class Waiting:
             return
         self._stuck_since = now if self._stuck_since is None else self._stuck_since
         if self.bound_s is not None and now - self._stuck_since >= self.bound_s:
-            wanted = ", ".join(model or "any model" for model in self.models)
             raise ServersUnavailableError(
-                f"no server for {wanted} within {self.bound_s:g} s (pool.wait_for_servers_s): nothing is "
-                "lost, and the same command goes on when there is one"
+                f"no server for {_named(self.models)} within {self.bound_s:g} s (pool.wait_for_servers_s): "
+                "nothing is lost, and the same command goes on when there is one"
             )
+
+
+def _named(models: tuple[str | None, ...]) -> str:
+    return ", ".join(model or "any model" for model in models)

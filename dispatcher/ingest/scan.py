@@ -19,7 +19,7 @@ INDEXES_HANDED_OVER = 10_000
 _Item = TypeVar("_Item")
 
 
-def scan(
+def scan(  # noqa: PLR0913  # three of them are whom it tells, and no two callers tell the same
     path: Path,
     work_dir: Path,
     on_shards: Callable[[list[Shard]], None],
@@ -28,13 +28,14 @@ def scan(
     skip_invalid: bool = False,
     rejected_path: Path | None = None,
     limits: ScanLimits = DEFAULT_LIMITS,
+    check: Callable[[], None] = lambda: None,
 ) -> ScanReport:
     """Check a JSON lines file and cut it into shards. Blocks: run it in a thread.
 
     Shards come in order, up to 256 a call; a line that is no request is in its shard's `rejected`. That an id
     repeats is known only at the end: the indexes of all but its first line then go to `on_repeated`, in any
-    order, up to 10,000 a call; the `rejected` of their shards lack them. An exception from a callback ends
-    the scan.
+    order, up to 10,000 a call; the `rejected` of their shards lack them. `check` is called several times a
+    second, whatever the input. An exception from a callback ends the scan.
 
     Without `skip_invalid`, raises InputError at the end of the file where any line is no request, with the
     first 20 faults by line; shards handed over until then must not be run. Intermediate data goes to
@@ -43,18 +44,18 @@ def scan(
     """
     digest = hashlib.sha256()
     with _opened(path) as file, rejections(rejected_path) as rejected, Ids(file, work_dir) as ids:
-        check = _Check(limits, ids, rejected, _Batches(SHARDS_HANDED_OVER, on_shards))
-        check.lines(split_lines(_chunks(file, path, digest), limits.line_bytes_max))
+        reading = _Reading(limits, ids, rejected, _Batches(SHARDS_HANDED_OVER, on_shards))
+        reading.lines(split_lines(_chunks(file, path, digest, check), limits.line_bytes_max))
         size = file.tell()
-        check.ids(_Batches(INDEXES_HANDED_OVER, on_repeated))
-        report = check.report(size, digest.hexdigest())
+        reading.ids(_Batches(INDEXES_HANDED_OVER, on_repeated), check)
+        report = reading.report(size, digest.hexdigest())
     if report.rejected and not skip_invalid:
         lines = "1 line is" if report.rejected == 1 else f"{report.rejected} lines are"
         raise InputError(f"{path}: {lines} no valid request", report.faults, report.rejected)
     return report
 
 
-class _Check:
+class _Reading:
     """Everything that is kept between lines."""
 
     def __init__(self, limits: ScanLimits, ids: Ids, rejected: Rejections, shards: "_Batches[Shard]") -> None:
@@ -85,15 +86,16 @@ class _Check:
         self._shards.add(self._sharder.close())
         self._shards.deliver()
 
-    def ids(self, indexes: "_Batches[int]") -> None:
+    def ids(self, indexes: "_Batches[int]", check: Callable[[], None]) -> None:
         """Reject every request but the first of an id."""
 
         def reject(repetition: Repetition) -> None:
+            check()
             self._rejected.add(repetition.line, _repeated(repetition))
             self._models.add(repetition.head, -1)
             indexes.add(repetition.index)
 
-        self._ids.repetitions(reject)
+        self._ids.repetitions(reject, check)
         indexes.deliver()
 
     def report(self, size: int, sha256: str) -> ScanReport:
@@ -158,8 +160,11 @@ def _opened(path: Path) -> BinaryIO:
         raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _chunks(file: BinaryIO, path: Path, digest: "hashlib._Hash") -> Iterator[bytes]:
+def _chunks(
+    file: BinaryIO, path: Path, digest: "hashlib._Hash", check: Callable[[], None]
+) -> Iterator[bytes]:
     while True:
+        check()
         try:
             chunk = file.read(CHUNK_BYTES)
         except OSError as error:

@@ -58,9 +58,19 @@ class Ids:
         """Keep the id of a request. `index` counts non-blank lines from 0."""
         self._records.add((self._hash_id(custom_id), line.offset, line.number, index))
 
-    def repetitions(self, report: Callable[[Repetition], None]) -> None:
-        """Report each request but the first of an id. The order is that of hashes, not of lines."""
-        self._records.sweep(lambda: _FirstSeen(self._file, self._records_max, report))
+    def repetitions(
+        self, report: Callable[[Repetition], None], check: Callable[[], None] = lambda: None
+    ) -> None:
+        """Report each request but the first of an id. The order is that of hashes, not of lines.
+
+        `check` is called for each part of the ids, of `records_max` at most.
+        """
+
+        def start() -> _FirstSeen:
+            check()
+            return _FirstSeen(self._file, self._records_max, report)
+
+        self._records.sweep(start)
 
 
 class _FirstSeen:

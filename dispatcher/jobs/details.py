@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.jobs.life import Stage
+from dispatcher.jobs.life import Stage, queue_status
 from dispatcher.model import Tally
+from dispatcher.queue.records import JobStatus
 
 
 class LineError(msgspec.Struct, frozen=True):
@@ -24,6 +25,15 @@ class Made(msgspec.Struct, frozen=True):
     errors: str
 
 
+class TokenDetails(msgspec.Struct, frozen=True):
+    """What servers told of tokens beside their number, summed up; None where none of them told."""
+
+    cached: int | None = None
+    """Prompt tokens that were in a server's cache."""
+    reasoning: int | None = None
+    """Generated tokens that were no answer yet."""
+
+
 class Details(msgspec.Struct, frozen=True, kw_only=True):
     """Times are seconds since the epoch."""
 
@@ -37,6 +47,8 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     paused: bool = False
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None
+    rows_max: int | None = None
+    """How many rows its owner may have queued, this job's included; None: any number."""
     model: str | None = None
     """The one model that its requests name, or the job's own for those that name none."""
     reached: dict[str, float] = {}
@@ -48,6 +60,8 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[LineError, ...] = ()
     result: Tally | None = None
     """What the written outcomes add up to, those of requests that were not finished included."""
+    token_details: TokenDetails = TokenDetails()
+    """Of the written outcomes as well."""
 
     def at(self, stage: Stage) -> float | None:
         """When the stage was reached last."""
@@ -58,6 +72,11 @@ def moved(details: Details, stage: Stage, now: float) -> Details:
     """The details of a job that reaches a stage now."""
     reached = {**details.reached, stage.value: now}
     return msgspec.structs.replace(details, stage=stage, reached=reached)
+
+
+def status_of(details: Details) -> JobStatus:
+    """What the queue is to think of the job."""
+    return queue_status(details.stage, paused=details.paused)
 
 
 def stored(details: Details) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from dispatcher.ingest.findings import ScanReport
 from dispatcher.jobs.details import LineError
 
 ERRORS_KEPT = 20
+Errors = tuple[LineError, ...]
+EMPTY: Errors = (LineError("empty_file", "the input file holds no requests"),)
 
 
-def errors_of(error: InputError) -> tuple[LineError, ...]:
+def errors_of(error: InputError) -> Errors:
     """The first faults by line, and how many more there are."""
     listed = tuple(
         LineError(fault.code or "invalid_line", fault.message, fault.line)

@@ -1,7 +1,6 @@
 """What is done now and then: see who starves, tell the metrics, remove what is over or wanted no more."""
 
 import asyncio
-import shutil
 from collections import Counter
 from collections.abc import Set as AbstractSet
 
@@ -95,8 +94,7 @@ class Housekeeping:
             if kept.stage not in ENDED:
                 return
             kept.released = True
-            await asyncio.to_thread(shutil.rmtree, self._places.journals_of(kept.id), ignore_errors=True)
-            await asyncio.to_thread(self._places.input_of(kept.id).unlink, missing_ok=True)
+            await asyncio.to_thread(self._places.remove, kept.id)
 
 
 def _is_wanted(kept: Kept, names: AbstractSet[str]) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -16,6 +16,7 @@ from dispatcher.jobs.ids import new_job_id
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, STOPPED, Event, IllegalMoveError, Stage
+from dispatcher.jobs.overview import Overview, Overviews
 from dispatcher.jobs.places import Places
 from dispatcher.jobs.results import finished_lines
 from dispatcher.jobs.view import JobView, Now, view_of
@@ -40,6 +41,8 @@ class NewJob:
     weight: float = 1.0
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None
+    rows_max: int | None = None
+    """How many rows the owner may have queued; None: any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Jobs:
         self._keeper = keeper
         self._clock = clock
         self._housekeeping = housekeeping
+        self._overviews = Overviews(keeper)
 
     async def load(self) -> None:
         """Take over what an earlier process has kept."""
@@ -113,6 +117,16 @@ class Jobs:
         now = self._now()
         return [view_of(self._keeper.jobs[job_id], now) for job_id in ids[:limit]]
 
+    def overviews(self) -> Mapping[str | None, Overview]:
+        """What a dashboard shows, by owner; under None all jobs together. Owners without jobs are missing."""
+        return self._overviews.all(self._now())
+
+    def open(self, owner: str) -> Sequence[JobView]:
+        """An owner's jobs that have not ended."""
+        found = [kept for kept in self._keeper.jobs.values() if kept.stage not in ENDED]
+        now = self._now()
+        return [view_of(kept, now) for kept in found if kept.details.owner == owner]
+
     def results(self, job_id: str, owner: str | None = None) -> AsyncIterator[bytes] | None:
         """The lines finished so far, of the output and the error file, by shard; read while it runs."""
         kept = self._find(job_id, owner)
@@ -133,6 +147,7 @@ class Jobs:
             expires_at=self._clock.wall() + new.window_s,
             metadata=new.metadata,
             output_expires_s=new.output_expires_s,
+            rows_max=new.rows_max,
             model=job.model,
         )
         await self._queue.create_job(job, stored(details), priority=job.priority, weight=new.weight)
@@ -185,6 +200,14 @@ class Jobs:
         await self._keeper.move(kept, Event.RETRY)
         return view_of(kept, self._now())
 
+    async def delete(self, job_id: str, owner: str | None = None) -> bool:
+        """Forget a job that has ended; its files stay until they are deleted. False where there is none."""
+        kept = self._find(job_id, owner)
+        if kept is None:
+            return False
+        await self._keeper.remove(kept)
+        return True
+
     async def _hold(self, job_id: str, owner: str | None, *, paused: bool) -> JobView | None:
         kept = self._find(job_id, owner)
         if kept is None:
@@ -192,10 +215,13 @@ class Jobs:
         async with kept.lock:
             if kept.stage not in (Stage.VALIDATING, Stage.IN_PROGRESS, Stage.REOPENING):
                 raise IllegalMoveError(f"job {kept.id} is {kept.stage}: it cannot be paused or resumed")
+            was_paused = kept.details.paused
             await self._keeper.amend(kept, paused=paused)
             if paused:
                 self._node.withdraw(kept.id, at_once=False)
             else:
+                if was_paused:
+                    self._node.ledger.begin_rates(kept.id)
                 self._node.welcome(kept.id)
         return view_of(kept, self._now())
 
@@ -210,6 +236,7 @@ class Jobs:
             monotonic=monotonic,
             standings=self._node.ledger.standings(desk.shards, monotonic),
             in_flight=Counter(attempt.item.lease.job.id for attempt in desk.open_attempts()),
+            held_up=self._node.held_up,
         )
 
     def _link(self, file: FileRecord, job: JobId) -> None:

@@ -1,6 +1,7 @@
 """Takes every job through its life: one task a job, which goes on where a killed process left it."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
@@ -11,18 +12,18 @@ import structlog
 
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import DispatcherError, InputError, StoppedError
-from dispatcher.jobs.details import Details, LineError, Made, moved, read_details, stored
+from dispatcher.jobs.accounts import Accounts
+from dispatcher.jobs.details import Details, Made, TokenDetails, moved, read_details, status_of, stored
 from dispatcher.jobs.files import Files
-from dispatcher.jobs.findings import errors_of, one_model
+from dispatcher.jobs.findings import EMPTY, Errors, errors_of, one_model
 from dispatcher.jobs.ids import new_file_id
 from dispatcher.jobs.kept import Kept, kept_of
-from dispatcher.jobs.life import ENDED, STOPPABLE, Event, Stage, move, queue_status, unfinished_as
+from dispatcher.jobs.life import ENDED, STOPPABLE, Event, IllegalMoveError, Stage, move, unfinished_as
+from dispatcher.jobs.making import made_files
 from dispatcher.jobs.places import Places
 from dispatcher.jobs.threads import Paperwork
 from dispatcher.model import JobId, Tally
 from dispatcher.ports import Clock
-from dispatcher.queue.keeping import FileRecord
-from dispatcher.queue.records import JobRecord, JobStatus
 from dispatcher.queue.sql import SqlQueue
 
 LOOK_S = 10.0
@@ -31,7 +32,6 @@ RETRY_S = 5.0
 """Between two tries where a disk or the database refuses."""
 LETTING_GO_S = 0.05
 """Between two looks whether a stopped job's shards are back."""
-OUTPUT_PURPOSE = "batch_output"
 
 
 class JobKeeper:
@@ -42,11 +42,14 @@ class JobKeeper:
     ) -> None:
         self.jobs: dict[JobId, Kept] = {}
         """Every job, the oldest first."""
+        self.moves = 0
+        """Grows whenever a job comes, moves or is removed."""
         self._queue = queue
         self._node = node
         self._files = files
         self._places = places
         self._paperwork = paperwork
+        self._accounts = Accounts(queue, node, paperwork, clock)
         self._clock = clock
         self._closing = False
         self._tasks = asyncio.TaskGroup()
@@ -54,16 +57,17 @@ class JobKeeper:
 
     async def load(self) -> None:
         """Take over what an earlier process has kept."""
-        for record in await self._queue.jobs():
+        records = await self._queue.jobs()
+        for record in records:
             details = read_details(record.details)
             if details is None:
                 continue
             kept = self.jobs[record.job.id] = kept_of(record, details)
             if kept.stage not in ENDED:
-                await self._follow(kept, record)
+                await self._accounts.follow(kept, record)
         making = [made for kept in self.jobs.values() if (made := kept.details.making) is not None]
         await self._files.open(name for made in making for name in (made.output, made.errors))
-        await asyncio.to_thread(_remove_strangers, self._places, set(self.jobs))
+        await asyncio.to_thread(self._places.remove_strangers, {record.job.id for record in records})
         self._node.ledger.settled = self._settled
 
     async def __aenter__(self) -> Self:
@@ -83,21 +87,38 @@ class JobKeeper:
     def add(self, kept: Kept) -> None:
         """Keep a job that is in the queue now."""
         self.jobs[kept.id] = kept
+        self.moves += 1
         self._start(kept)
 
     async def move(self, kept: Kept, event: Event, **changes: Any) -> None:
         """Move a job by what a user asks. Raises IllegalMoveError where there is no such move."""
         async with kept.lock:
+            if kept.id not in self.jobs:
+                raise IllegalMoveError(f"job {kept.id} was deleted")
             asleep = kept.stage in ENDED
             await self._move(kept, event, changes)
         kept.wake.set()
         if asleep:
             self._start(kept)
 
+    async def remove(self, kept: Kept) -> None:
+        """Forget a job that has ended, with its journals and input. Its files stay until they are deleted.
+
+        Raises IllegalMoveError for one that has not.
+        """
+        async with kept.lock:
+            if kept.stage not in ENDED:
+                raise IllegalMoveError(f"job {kept.id} is {kept.stage}: cancel it first")
+            await self._queue.discard_job(kept.id)
+            self.jobs.pop(kept.id, None)
+            self.moves += 1
+            self._log.info("job_deleted", job=kept.id)
+            await asyncio.to_thread(self._places.remove, kept.id)
+
     async def amend(self, kept: Kept, **changes: Any) -> None:
         """Change a job's details where it is. To be called under its lock."""
         details = msgspec.structs.replace(kept.details, **changes)
-        await self._queue.keeping.move(kept.id, _status(details), stored(details))
+        await self._queue.keeping.move(kept.id, status_of(details), stored(details))
         kept.details = details
 
     # One job's task
@@ -158,20 +179,23 @@ class JobKeeper:
     async def _validate(self, kept: Kept) -> None:
         if not kept.untouched:
             await self._queue.keeping.clear(kept.id)
-        kept.untouched = False
+        kept.untouched, kept.requests = False, 0
         try:
             report = await self._paperwork.read(kept, self._check(kept))
         except InputError as error:
             await self._refuse(kept, errors_of(error))
             return
         if report.rows == 0:
-            await self._refuse(kept, (LineError("empty_file", "the input file holds no requests"),))
+            await self._refuse(kept, EMPTY)
             return
-        await self._follow_anew(kept)
+        if wrong := self._accounts.admit(kept, report.rows, self.jobs.values()):
+            await self._refuse(kept, (wrong,))
+            return
+        await self._accounts.follow_anew(kept)
         model = kept.details.model or one_model(report)
         await self._advance(kept, Stage.VALIDATING, Event.VALIDATED, model=model)
 
-    async def _refuse(self, kept: Kept, errors: tuple[LineError, ...]) -> None:
+    async def _refuse(self, kept: Kept, errors: Errors) -> None:
         await self._advance(kept, Stage.VALIDATING, Event.REFUSED, errors=errors)
         if kept.stage is Stage.FAILED:
             await self._queue.keeping.clear(kept.id)
@@ -180,31 +204,35 @@ class JobKeeper:
         if self._node.ledger.shards_settled(kept.id) >= kept.shards:
             await self._advance(kept, Stage.IN_PROGRESS, Event.DRAINED)
             return
-        await self._nap(kept, min(LOOK_S, kept.details.expires_at - self._clock.wall()))
+        await self._accounts.try_again(kept, self._clock.now() - RETRY_S)
+        look_s = RETRY_S if self._node.ledger.is_hindered(kept.id) else LOOK_S
+        await self._nap(kept, min(look_s, kept.details.expires_at - self._clock.wall()))
 
     async def _stop(self, kept: Kept) -> None:
         if kept.details.at(Stage.IN_PROGRESS) is None:  # its input was not read to the end
             await self._queue.keeping.clear(kept.id)
-            await self._conclude(kept, Tally())
+            await self._conclude(kept, Tally(), TokenDetails())
             return
         self._node.withdraw(kept.id, at_once=True)
         keeping, clock = self._queue.keeping, self._clock
         while self._node.holds(kept.id) or await keeping.leased(kept.id, clock.wall()):
             self._check(kept)()
+            await self._accounts.try_again(kept, math.inf)
             await clock.sleep(LETTING_GO_S)
         await self._write(kept)
 
     async def _write(self, kept: Kept) -> None:
-        tally = await self._paperwork.write(kept, unfinished_as(kept.stage), self._check(kept))
-        await self._conclude(kept, tally)
+        written = await self._paperwork.write(kept, unfinished_as(kept.stage), self._check(kept))
+        await self._conclude(kept, *written)
 
     async def _reopen(self, kept: Kept) -> None:
         """Reopen first, take back after: a crash between the two loses nothing, and all is done again."""
         await self._queue.reopen(kept.id, only_failed=True)
         await self._paperwork.take_back_failures(kept, self._check(kept))
-        await self._follow_anew(kept)
+        await self._accounts.follow_anew(kept)
         expires_at = self._clock.wall() + kept.details.window_s
-        await self._advance(kept, Stage.REOPENING, Event.REOPENED, expires_at=expires_at, result=None)
+        anew: dict[str, Any] = {"expires_at": expires_at, "result": None, "token_details": TokenDetails()}
+        await self._advance(kept, Stage.REOPENING, Event.REOPENED, **anew)
 
     # Moves
 
@@ -219,59 +247,36 @@ class JobKeeper:
         if details.stage in (Stage.FINALIZING, Stage.CANCELLING, Stage.EXPIRING):
             changes |= {"making": Made(new_file_id(), new_file_id()), "paused": False}
         details = msgspec.structs.replace(details, **changes)
-        await self._queue.keeping.move(kept.id, _status(details), stored(details))
+        await self._queue.keeping.move(kept.id, status_of(details), stored(details))
         self._reached(kept, details)
 
-    async def _conclude(self, kept: Kept, tally: Tally) -> None:
+    async def _conclude(self, kept: Kept, tally: Tally, token_details: TokenDetails) -> None:
         """The outcomes are written: they are files now, and those of an earlier end are no more."""
-        made = await asyncio.to_thread(self._made, kept, tally)
+        made = await asyncio.to_thread(made_files, kept, tally, self._files, self._places)
         async with kept.lock:
             before = kept.details
             details = msgspec.structs.replace(
                 moved(before, move(before.stage, Event.WRITTEN), self._clock.wall()),
                 making=None,
                 result=tally,
+                token_details=token_details,
                 output_file_id=made[0].id if tally.succeeded else None,
                 error_file_id=made[-1].id if tally.failed else None,
             )
             gone = [name for name in (before.output_file_id, before.error_file_id) if name is not None]
-            status, kept_details = _status(details), stored(details)
+            status, kept_details = status_of(details), stored(details)
             await self._queue.keeping.conclude(kept.id, status, kept_details, made=made, gone=gone)
             self._reached(kept, details)
         for name in gone:
             await self._files.remove(name)
 
-    def _made(self, kept: Kept, tally: Tally) -> list[FileRecord]:
-        making, details = kept.details.making, kept.details
-        assert making is not None, "its files have no names"
-        if not tally.succeeded:
-            self._places.file(making.output).unlink(missing_ok=True)
-        wanted = ((making.output, "output", tally.succeeded), (making.errors, "error", tally.failed))
-        return [
-            self._files.described(
-                name, details.owner, f"{kept.id}_{kind}.jsonl", OUTPUT_PURPOSE, details.output_expires_s
-            )
-            for name, kind, count in wanted
-            if count
-        ]
-
     def _reached(self, kept: Kept, details: Details) -> None:
         kept.details = details
+        self.moves += 1
         self._log.info("job_moved", job=kept.id, stage=details.stage.value)
         if details.stage in ENDED:
             self._node.ledger.forget(kept.id)
             self._node.welcome(kept.id)
-
-    async def _follow_anew(self, kept: Kept) -> None:
-        record = await self._queue.job(kept.id)
-        assert record is not None, "a job that is kept is in the queue"
-        kept.counted(record)
-        await self._follow(kept, record)
-
-    async def _follow(self, kept: Kept, record: JobRecord) -> None:
-        """Begin to count a job's outcomes, from what is settled. No shard of it may be in hand."""
-        tally = await self._queue.tally(kept.id) if record.shards_settled else Tally()
-        self._node.ledger.follow(kept.id, tally, record.shards_settled, self._clock.now())
 
     def _settled(self, job: JobId) -> None:
         if (kept := self.jobs.get(job)) is not None:
@@ -286,14 +291,3 @@ class JobKeeper:
                 raise StoppedError(f"job {kept.id} is no longer {stage.value}")
 
         return check
-
-
-def _status(details: Details) -> JobStatus:
-    return queue_status(details.stage, paused=details.paused)
-
-
-def _remove_strangers(places: Places, jobs: set[JobId]) -> None:
-    """Remove inputs of jobs that a killed process did not come to make."""
-    for path in places.folders[1].iterdir():
-        if path.name not in jobs:
-            path.unlink(missing_ok=True)

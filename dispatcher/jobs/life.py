@@ -39,6 +39,8 @@ class IllegalMoveError(Exception):
     """What was asked of a job is not to be had where it is."""
 
 
+_ASKED: Final = {Event.CANCEL: "be cancelled", Event.RETRY: "be retried"}
+
 _MOVES: Final = {
     (Stage.VALIDATING, Event.VALIDATED): Stage.IN_PROGRESS,
     (Stage.VALIDATING, Event.REFUSED): Stage.FAILED,
@@ -67,7 +69,7 @@ def move(stage: Stage, event: Event) -> Stage:
     """Where the event leads. Raises IllegalMoveError where there is no such move."""
     after = _MOVES.get((stage, event))
     if after is None:
-        raise IllegalMoveError(f"a job that is {stage} cannot be moved by {event}")
+        raise IllegalMoveError(f"a job that is {stage} cannot {_ASKED.get(event, f'be moved by {event}')}")
     return after
 
 

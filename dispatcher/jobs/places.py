@@ -1,6 +1,8 @@
 """Where in the storage directory things lie."""
 
 import re
+import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from dispatcher.errors import StorageError
@@ -36,6 +38,18 @@ class Places:
     def input_of(self, job: JobId) -> Path:
         """A job's input: a link to its file, so that deleting the file does not take it away."""
         return self.folders[1] / _checked(job)
+
+    def remove(self, job: JobId) -> None:
+        """Remove what a job needs to be run: its journals and its input."""
+        shutil.rmtree(self.journals_of(job), ignore_errors=True)
+        self.input_of(job).unlink(missing_ok=True)
+
+    def remove_strangers(self, jobs: Collection[JobId]) -> None:
+        """Remove what is left of other jobs: a killed process did not come to make, or remove, all of it."""
+        for folder in (self.folders[1], self.journals):
+            for path in folder.iterdir():
+                if path.name not in jobs and _ID.fullmatch(path.name):
+                    self.remove(JobId(path.name))
 
 
 def _checked(name: str) -> str:

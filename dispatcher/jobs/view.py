@@ -9,6 +9,8 @@ from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, Stage, shown
 from dispatcher.model import JobId, Tally
 
+RATE_S_MIN = 10.0
+"""Since the first outcome, or the first after a pause, until a rate is good for a guess at the end."""
 STARVING_S = 60.0
 """A job that may be sent and has had nothing in flight for so long is starving."""
 
@@ -48,13 +50,13 @@ class JobView:
     """Over the last minute, as `tokens_per_s`: generated ones."""
     tokens_per_s: float
     eta_s: float | None
-    """At the present rate; None where nothing moves."""
+    """At the present rate; None where nothing moves, or the rate is not known yet."""
     slack_s: float | None
     """What is left of the completion window when it is done at the present rate; negative: it will expire."""
     starving: bool
     """Whether it waits for others, or for servers, and has had nothing in flight for a minute."""
     obstacle: str | None
-    """Why it does not get on: a full disk, say."""
+    """Why it does not get on: a full disk, say, or no server."""
     created_at: float
     expires_at: float
     ended_at: float | None
@@ -70,6 +72,8 @@ class Now:
     monotonic: float
     standings: Mapping[JobId, Standing]
     in_flight: Mapping[JobId, int]
+    held_up: str | None = None
+    """Why nothing of any job is sent just now; None where that is not so."""
 
 
 def view_of(kept: Kept, now: Now) -> JobView:
@@ -99,12 +103,18 @@ def view_of(kept: Kept, now: Now) -> JobView:
         eta_s=eta_s,
         slack_s=None if eta_s is None else details.expires_at - now.wall - eta_s,
         starving=is_starving(kept, in_flight, now.monotonic),
-        obstacle=kept.obstacle,
+        obstacle=kept.obstacle or standing.hindrance or _held_up(kept, now, in_flight),
         created_at=kept.created_at,
         expires_at=details.expires_at,
         ended_at=details.at(kept.stage) if kept.stage in ENDED else None,
         details=details,
     )
+
+
+def _held_up(kept: Kept, now: Now, in_flight: int) -> str | None:
+    """What holds up all jobs, of one that would be sent otherwise."""
+    may_be_sent = kept.stage is Stage.IN_PROGRESS and not kept.details.paused
+    return now.held_up if may_be_sent and not in_flight else None
 
 
 def is_starving(kept: Kept, in_flight: int, monotonic: float) -> bool:
@@ -116,6 +126,8 @@ def is_starving(kept: Kept, in_flight: int, monotonic: float) -> bool:
 
 def _eta_s(kept: Kept, standing: Standing) -> float | None:
     if kept.stage is not Stage.IN_PROGRESS or kept.details.paused or standing.rows_per_s <= 0:
+        return None
+    if standing.rates_over_s < RATE_S_MIN:
         return None
     done = standing.tally.succeeded + standing.tally.failed
     return max(0, kept.requests - done) / standing.rows_per_s

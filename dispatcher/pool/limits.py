@@ -13,6 +13,8 @@ RAMP_START = 8
 RAMP_DOUBLING_S = 1.0
 """An admitted server starts with 8 permits, doubled every second: one that fails at once is found out
 with few rows spent, and one that works stands at 256 after five seconds."""
+RAMP_S = RAMP_DOUBLING_S * math.log2(LIMIT_MAX / RAMP_START)
+"""Then the ramp is past every limit that is learned. Each choice of a server asks for that of several."""
 GROWTH = 1.25
 GROWTH_EMPTY = 2.0
 KV_EMPTY_SHARE = 0.4
@@ -99,6 +101,8 @@ class LearnedLimit:
 
     def permits(self, now: float) -> int:
         """The learned number, or less during the ramp."""
+        if now - self._admitted_at >= RAMP_S:
+            return int(self._value)
         return max(1, int(min(self._value, ramp(self._admitted_at, now))))
 
     def admitted(self, now: float) -> None:

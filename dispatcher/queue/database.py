@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
+import msgspec
 from sqlalchemy import URL, Connection, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
@@ -99,6 +100,7 @@ async def open_sqlite(
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)),
         connect_args={"timeout": busy_timeout_s},
+        json_deserializer=msgspec.json.decode,  # a service reads thousands of jobs at its start
         pool_size=1,
         max_overflow=0,
     )

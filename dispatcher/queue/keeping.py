@@ -8,10 +8,11 @@ from sqlalchemy import Select, delete, func, insert, literal, select, tuple_, up
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from dispatcher.errors import QueueError
-from dispatcher.model import Job, JobId
+from dispatcher.model import Job, JobId, Shard, Tally
+from dispatcher.queue import statements
 from dispatcher.queue.bell import Bell
 from dispatcher.queue.database import Database
-from dispatcher.queue.records import JobStatus, job_settings
+from dispatcher.queue.records import JobStatus, Row, job_settings, read_shard
 from dispatcher.queue.schema import files, jobs, shards
 from dispatcher.queue.whole import whole
 
@@ -38,6 +39,15 @@ class FilesWanted:
     purpose: str | None = None
     after: str | None = None
     ascending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An open shard that has been leased before."""
+
+    shard: Shard
+    tally: Tally | None
+    """What has succeeded in it, where it was reopened and not leased since; else its journal knows."""
 
 
 class Keeping:
@@ -97,6 +107,13 @@ class Keeping:
         async with self._database.read() as connection:
             return int(await connection.scalar(select(func.count()).where(*held)) or 0)
 
+    @whole
+    async def begun(self, job_id: JobId) -> Sequence[Begun]:
+        """The job's open shards that have been leased before."""
+        async with self._database.read() as connection:
+            rows = (await connection.execute(statements.begun(job_id))).mappings()
+            return [Begun(read_shard(row), _untouched(row)) for row in rows]
+
     # Files
 
     @whole
@@ -144,6 +161,12 @@ class Keeping:
         """The ids of all files."""
         async with self._database.read() as connection:
             return set(await connection.scalars(select(files.c.id)))
+
+
+def _untouched(row: Row) -> Tally | None:
+    if row["succeeded"] is None:
+        return None
+    return Tally(row["succeeded"], 0, row["prompt_tokens"], row["completion_tokens"])
 
 
 _AGE = (files.c.created_at, files.c.id)

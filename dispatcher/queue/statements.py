@@ -102,7 +102,7 @@ def claim(node: NodeId, now: Time, lease_s: float) -> Update:
     return (
         update(shards)
         .where(shards.c.job_id == bindparam("of_job"), shards.c.number == bindparam("of_number"))
-        .values(node=node, epoch=shards.c.epoch + 1, lease_expires_at=now + lease_s)
+        .values(node=node, epoch=shards.c.epoch + 1, lease_expires_at=now + lease_s, succeeded=None)
     )
 
 
@@ -269,15 +269,22 @@ def is_settled(settled: bool) -> ColumnElement[bool]:  # noqa: FBT001 - the ques
     return shards.c.settled_at.is_not(None) if settled else _open
 
 
+def begun(job_id: JobId) -> Select[Any]:
+    """The job's open shards that have been leased before: they may have outcomes."""
+    return select(shards).where(_of(job_id), _open, shards.c.epoch > 0).order_by(shards.c.number)
+
+
 def has_failures() -> ColumnElement[bool]:
     """Settled shards with failed outcomes."""
     return shards.c.failed > 0
 
 
 def reopen(job_id: JobId, *conditions: ColumnElement[bool]) -> Update:
-    """Make settled shards ready again, and return their numbers and requests. Their epochs stay, to grow."""
-    names = ("node", "lease_expires_at", "settled_at", "succeeded", "failed")
-    cleared = dict.fromkeys((*names, "prompt_tokens", "completion_tokens", "errors"))
+    """Make settled shards ready again, and return their numbers and requests. Their epochs stay, to grow.
+
+    What has succeeded in them stays as well, until they are leased: it is known without their journals.
+    """
+    cleared = dict.fromkeys(("node", "lease_expires_at", "settled_at", "failed", "errors"))
     return (
         update(shards)
         .where(_of(job_id), shards.c.settled_at.is_not(None), *conditions)

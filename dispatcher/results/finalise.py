@@ -22,9 +22,7 @@ from dispatcher.results.journal import (
     replace_journal,
 )
 
-_ADVICE: Final = (
-    "free some space or choose another place, then run the same command again: nothing is sent twice"
-)
+_ADVICE: Final = "free some space or choose another place: nothing is sent twice when it is tried again"
 
 
 def check_outputs_writable(output: Path, errors: Path) -> None:
@@ -56,6 +54,7 @@ def finalise(
     output: Path,
     errors: Path,
     unfinished: Unfinished | None = None,
+    reader: Callable[[bytes], None] | None = None,
 ) -> Tally:
     """Write a job's output and error files from its journals. Blocks; memory holds one shard at a time.
 
@@ -71,6 +70,7 @@ def finalise(
         output: The file for successes. Written even if there are none.
         errors: The file for failures.
         unfinished: Makes the outcomes of requests that have none: of a job that was cancelled, say.
+        reader: Shown each line of the output as it is written.
 
     Raises StateError where an outcome is missing, and `unfinished` makes none; StorageError where the disk
     refuses. What stood in the files' places stands there still, unless it is the renaming that failed, and
@@ -82,6 +82,10 @@ def finalise(
         for shard in shards:
             contents = _finished(job, shard, directory, unfinished)
             _write(contents, successes, failures)
+            if reader is not None:
+                for record in contents.outcomes.values():
+                    if record.ok:
+                        reader(record.line)
             tally += contents.tally
         _put_in_place(successes, failures, tally)
     return tally

@@ -31,6 +31,7 @@ _OK: Final = "ok"
 _DEATH: Final = "death"
 _FAILURES: Final = frozenset(code.value for code in ErrorCode)
 _SHARDS_PER_FOLDER: Final = 1000
+_UNREADABLE: Final = "make it readable, or move it away: its requests are then sent again"
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -130,18 +131,21 @@ def encode_grudge(index: int, grudge: Grudge) -> bytes:
     return Record(index, _DEATH, NO_TOKENS, msgspec.json.encode(grudge)).encode()
 
 
-def read_journal(path: Path, shard: Shard, custom_ids: Mapping[int, str] | None = None) -> JournalContents:
+def read_journal(
+    path: Path, shard: Shard, custom_ids: Mapping[int, str] | None = None, *, advice: str = ""
+) -> JournalContents:
     """Read a shard's journal; a missing one is empty. Changes nothing.
 
     Args:
         path: The journal.
         shard: Whose it is: records of other indexes are dropped.
         custom_ids: The shard's requests by index. A record that names another is dropped. None: unchecked.
+        advice: What to do about a file that cannot be read.
 
     Raises StorageError where the file cannot be read; never for what it holds.
     """
     data = b""
-    with storage_errors(f"cannot read {path}"), contextlib.suppress(FileNotFoundError):
+    with storage_errors(f"cannot read {path}", advice), contextlib.suppress(FileNotFoundError):
         data = path.read_bytes()
     return parse_journal(data, shard, custom_ids)
 
@@ -152,7 +156,7 @@ def repair_journal(path: Path, shard: Shard, custom_ids: Mapping[int, str] | Non
     A damaged file is replaced as a whole, atomically. A clean one is synced: what a killed process wrote may
     still be in memory only. Takes what `read_journal` takes. Raises StorageError.
     """
-    contents = read_journal(path, shard, custom_ids)
+    contents = read_journal(path, shard, custom_ids, advice=_UNREADABLE)
     with storage_errors(f"cannot write {path}"):
         if not contents.clean:
             replace_journal(path, contents.records)

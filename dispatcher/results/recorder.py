@@ -7,6 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import structlog
+
 from dispatcher.errors import StateError, StorageError
 from dispatcher.model import Grudge, JobId, Lease, Outcome, Request
 from dispatcher.ports import Clock, Recorded, Replay
@@ -65,6 +67,7 @@ class JournalRecorder:
         self._wake = asyncio.Event()
         self._stopping = False
         self._tasks = asyncio.TaskGroup()
+        self._log = structlog.get_logger("dispatcher.recorder")
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -148,7 +151,7 @@ class JournalRecorder:
             self._wake.clear()
 
     def _note(self, batch: Batch, report: Report) -> None:
-        self._obstacle = str(report.errors[0]) if report.errors else None
+        self._see(str(report.errors[0]) if report.errors else None)
         durable, ended = self._commits.done(batch, report)
         for recorded in durable:
             self._mailbox.put(recorded)
@@ -157,6 +160,14 @@ class JournalRecorder:
             shard.closed.set()
         for seconds in report.sync_seconds:
             self._on_sync(seconds)
+
+    def _see(self, obstacle: str | None) -> None:
+        """Said when it comes and when it goes, not each time that writing is tried."""
+        if obstacle is not None and self._obstacle is None:
+            self._log.error("recording_failed", error=obstacle)
+        elif obstacle is None and self._obstacle is not None:
+            self._log.info("recording_again")
+        self._obstacle = obstacle
 
     async def _finish(self) -> None:
         self._stopping = True

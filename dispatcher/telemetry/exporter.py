@@ -53,15 +53,16 @@ async def _bind(runner: web.AppRunner, port: int, host: str) -> None:
     try:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
-        raise ConfigError((_bind_fault(error, port, host),)) from error
+        raise ConfigError((bind_fault(error, port, host, "telemetry.metrics_"),)) from error
 
 
-def _bind_fault(error: OSError, port: int, host: str) -> Fault:
+def bind_fault(error: OSError, port: int, host: str, setting: str) -> Fault:
+    """Why an address cannot be listened on, said of the setting: `setting` is what comes before `port`."""
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-        return Fault("telemetry.metrics_host", f"{host} is no address of this machine")
+        return Fault(f"{setting}host", f"{host} is no address of this machine")
     reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be bound without privileges"}
     reason = reasons.get(error.errno or 0, f"cannot be bound: {error.strerror}")
-    return Fault("telemetry.metrics_port", f"{port} on {host} {reason}")
+    return Fault(f"{setting}port", f"{port} on {host} {reason}")
 
 
 def exposition(registry: CollectorRegistry) -> bytes:

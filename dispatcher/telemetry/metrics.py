@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from dispatcher.model import ErrorCode, Outcome, QueueDepth, Verdict
+from dispatcher.model import NO_TOKENS, ErrorCode, Outcome, QueueDepth, Tokens, Verdict
 from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
 
 MODELS_MAX = 64
 """Models with a label of their own; tokens of any further model are counted as `other`."""
+UNNAMED = "unknown"
+"""Stands for the model of requests that name none."""
 
 
 class Metrics:
@@ -74,6 +76,13 @@ class Metrics:
             series = self._model(model)
             series.prompt.inc(prompt)
             series.completion.inc(completion)
+
+    def tokens_counted(self, model: str | None, tokens: Tokens) -> None:
+        """What a server counted for a live request."""
+        if tokens != NO_TOKENS:
+            series = self._model(UNNAMED if model is None else model)
+            series.prompt.inc(tokens.prompt)
+            series.completion.inc(tokens.completion)
 
     def hedge_ended(self, result: str) -> None:
         """A request's copy brought its outcome ("won"), or none ("failed"), or came too late ("lost")."""
@@ -136,7 +145,7 @@ def _tokens_by_model(outcomes: Collection[Outcome]) -> dict[str, tuple[int, int]
     totals: dict[str, tuple[int, int]] = {}
     for outcome in outcomes:
         named = outcome.provenance.model if outcome.provenance else None
-        model = "unknown" if named is None else named
+        model = UNNAMED if named is None else named
         prompt, completion = totals.get(model, (0, 0))
         totals[model] = prompt + outcome.tokens.prompt, completion + outcome.tokens.completion
     return totals

@@ -43,7 +43,7 @@ def read_answer(url: str, body: bytes) -> Reading:
         raise AnswerFaultError("the answer holds an error")
     if gap := answer.gap():
         raise AnswerFaultError(gap)
-    return Reading(body, answer.model, _tokens(answer.usage))
+    return Reading(body, answer.model, read_usage(answer.usage))
 
 
 def _decode(decoder: "msgspec.json.Decoder[_Answer]", body: bytes) -> tuple["_Answer", bytes]:
@@ -182,7 +182,7 @@ def _unfinished(reasons: list[str | None]) -> str | None:
     return f"a choice is not complete: finish_reason {unfinished or 'missing'}"
 
 
-def _tokens(usage: msgspec.Raw) -> Tokens:
+def read_usage(usage: msgspec.Raw) -> Tokens:
     """Counts are worth having and not worth losing an answer for: odd ones are left out."""
     try:
         counts = _USAGE.decode(usage)

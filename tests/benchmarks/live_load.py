@@ -1,4 +1,4 @@
-"""Load on a live endpoint: `python live_load.py URL --requests N (--concurrency N | --rate N) [--stream]`.
+"""Load on a live endpoint: `python live_load.py URL --requests N (--concurrency N | --rate N)`.
 
 Prints JSON: requests a second, and the latencies' quantiles in milliseconds. With a rate, a request's time
 runs from when it was due, so that a server which falls behind cannot hide it.

@@ -119,6 +119,9 @@ async def test_a_job_is_paused_resumed_and_cancelled(desk, serve, tmp_path):
     assert (await desk.json("status", job))[1]["paused"] is True
     early = await desk.type("fetch", job, "-o", tmp_path / "out.jsonl")
     assert (early.status, (tmp_path / "out.jsonl").exists()) == (3, False)
+    partial = await desk.type("fetch", job, "-o", tmp_path / "out.jsonl", "--partial")
+    assert (partial.status, "it has not ended" in partial.out) == (3, True), partial.err
+    assert not (tmp_path / "out.errors.jsonl").exists()
     assert (await desk.json("resume", job))[1]["paused"] is False
     watcher = await desk.start("watch", job)
     await until(lambda: list(tmp_path.glob("command-*.out"))[-1])
@@ -129,6 +132,8 @@ async def test_a_job_is_paused_resumed_and_cancelled(desk, serve, tmp_path):
     done = await desk.type("verify", source, tmp_path / "out.jsonl", tmp_path / "out.errors.jsonl")
     assert done.status == 0, done.out
     assert (await desk.type("pause", job)).status == 2
+    assert (await desk.type("delete", job)).out == f"{job}  deleted\n"
+    assert (await desk.type("status", job)).status == 2
 
 
 async def test_an_input_that_cannot_be_run_is_refused_with_its_lines(desk, server, tmp_path):

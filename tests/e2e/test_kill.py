@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from commands import until
-from jobs import read, row, rows, sends
+from jobs import Ledger, read, row, rows, sends
 
 from dispatcher.testing.engine import EngineSettings
 from dispatcher.testing.faults import Match
@@ -30,12 +30,9 @@ class Kills:
     """Kills runs of one command, and keeps account of what was recorded and what was sent after it."""
 
     def __init__(self, cli, job, servers, *options):
-        self._cli, self._job, self._servers = cli, job, servers
+        self._cli, self._job = cli, job
         self._argv = [*job.argv(*servers), *options]
-        self.costs = []
-        """Rows sent, and not recorded, at each kill: those that the next run may send again."""
-        self._recorded = set()
-        self._checked = [0] * len(servers)
+        self._ledger = Ledger(servers, job.recorded)
 
     async def kill(self, when):
         """Start the command, and kill it when `when` returns."""
@@ -43,31 +40,17 @@ class Kills:
         await when(command)
         assert command.running, command.err
         await command.kill()
-        self._account()
+        self._ledger.settle()
 
     async def finish(self, status=0):
         """Run the command to its end, and prove the outcome."""
         done = await self._cli.run(*self._argv, timeout_s=240)
-        self._account()
+        self._ledger.settle()
         assert done.status == status, done.err
         files = [self._job.output, self._job.errors] if self._job.errors.exists() else [self._job.output]
         proven = await self._cli.run("verify", self._job.input, *files)
         assert proven.status == 0, proven.out
         return done
-
-    def _account(self):
-        """What was in the journals at the kill before must not have been sent since."""
-        sent = self._sent_since()
-        assert not sent & self._recorded
-        before, self._recorded = self._recorded, self._job.recorded() or self._recorded
-        assert before <= self._recorded
-        self.costs.append(len(sent - self._recorded))
-
-    def _sent_since(self):
-        logs = [sends(server) for server in self._servers]
-        new = {marker for log, seen in zip(logs, self._checked, strict=True) for marker in log[seen:]}
-        self._checked = [len(log) for log in logs]
-        return new
 
 
 def after(seconds):

@@ -7,11 +7,11 @@ import re
 import zlib
 
 import pytest
-from keyed_service import ADMIN, METERED, OTHER, TOKEN, USER, keyed, registration
+from keyed_service import ADMIN, METERED, OTHER, TOKEN, USER, hashed, keyed, registration
 
 from dispatcher.errors import ConfigError
 
-OPEN = {("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/static/{name}")}
+OPEN = {("GET", path) for path in ("/", "/health", "/healthz", "/openapi.json", "/readyz", "/static/{name}")}
 FOR_TOKENS = {("POST", "/servers/register"), ("POST", "/servers/deregister")}
 FOR_ADMINS = {
     ("POST", "/servers"),
@@ -131,6 +131,22 @@ async def test_what_one_user_has_is_not_there_for_another(asking):
         assert len((await asking.get(path, key=ADMIN))[1]["data"]) == 1
     wanted = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     assert (await asking.post("/v1/batches", wanted, key=OTHER))[0] == 400
+
+
+async def test_a_job_with_more_rows_than_its_key_may_have_queued_fails_when_they_are_counted(tmp_path):
+    bounded = [{"name": "bob", "hash": hashed(USER), "limits": {"queued_rows": 5}}]
+    async with keyed(tmp_path / "data", keys=bounded) as asking:
+        for rows, status, queued in ((6, "failed", 0), (3, "in_progress", None), (3, "failed", 3)):
+            path = f"/v1/batches/{(await submitted(asking, USER, rows))[2]['id']}"
+            async with asyncio.timeout(10):
+                while (batch := (await asking.get(path, key=USER))[1])["status"] == "validating":  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0.02)
+            assert batch["status"] == status
+            if queued is not None:
+                (error,) = batch["errors"]["data"]
+                assert (error["code"], error["line"]) == ("queued_rows_exceeded", None)
+                told = f"has {rows} requests: this key may have 5 rows queued, and has {queued}"
+                assert told in error["message"]
 
 
 async def test_a_key_has_no_more_open_jobs_than_it_may(asking):
@@ -274,9 +290,17 @@ async def test_a_slow_upload_is_not_waited_for(asking, monkeypatch):
         f"POST /v1/files HTTP/1.1\r\n{head}\r\nContent-Type: multipart/form-data; boundary=b\r\n\r\n"
         '--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nabc'.encode()
     )
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
+        dripping = tasks.create_task(drip(writer))
         assert b" 408 " in await reader.readline()
+        dripping.cancel()
     writer.close()
+
+
+async def drip(writer):
+    for _ in range(100):
+        writer.write(b"a")
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(

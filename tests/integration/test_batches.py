@@ -100,13 +100,41 @@ async def test_an_upload_above_the_limit_is_refused_and_leaves_nothing(tmp_path,
         assert len(list((tmp_path / "data/files").iterdir())) == 1
 
 
+PART = b"--b\r\nContent-Disposition: form-data; name=%b\r\n\r\n"
+
+
 @pytest.mark.parametrize(
-    "body", [b"", b"--b\r\n", b"nonsense", b"--b\r\nContent-Disposition: form-data\r\n\r\n"]
+    "body",
+    [
+        b"",
+        b"--b\r\n",
+        b"nonsense",
+        b"--b\r\nContent-Disposition: form-data\r\n\r\n",
+        PART % b'"\x18"' + b"x\r\n--b--\r\n",
+        PART % b'"file"; filename="\xff\x00"' + b"x\r\n--b--\r\n",
+        PART % b"_charset_" + b"x" * 40 + b"\r\n--b--\r\n",
+        b"--b\r\nContent-Length: x\r\n\r\nx\r\n--b--\r\n",
+        b"--b\r\n" + b"X-A: b\r\n" * 200 + b"\r\nx\r\n--b--\r\n",
+        b"--b\r\nX-A: " + b"b" * 100_000 + b"\r\n\r\nx\r\n--b--\r\n",
+        b"x" * 200_000,
+    ],
 )
 async def test_a_malformed_form_is_refused(stage, body):
     headers = {"Content-Type": "multipart/form-data; boundary=b"}
     status, answered = await stage.ask("POST", "/v1/files", data=body, headers=headers)
     assert (status, answered["error"]["type"]) == (400, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(b"pr\xfcfung", "pr\ufffdfung"), ("prüfung".encode(), "prüfung"), (b"\xed\xa0\x80", "\ufffd" * 3)],
+)
+async def test_a_files_name_is_kept_as_far_as_it_is_text(stage, given, kept):
+    head = PART % (b'"file"; filename="%b"' % given)
+    body = b"%bx\r\n%bbatch\r\n--b--\r\n" % (head, PART % b'"purpose"')
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    status, answered = await stage.ask("POST", "/v1/files", data=body, headers=headers)
+    assert (status, answered["filename"]) == (200, kept)
 
 
 async def test_an_upload_that_breaks_off_leaves_nothing(stage, tmp_path, capfd):
@@ -387,6 +415,14 @@ async def test_a_jobs_limit_bounds_what_is_in_flight_and_can_be_taken_away(tmp_p
         assert server.peak_in_flight > 2
 
 
+@pytest.mark.parametrize("change", [{"prority": 5}, {"weight": 0}, {"limit": 0}, {"priority": "high"}, []])
+async def test_a_change_that_is_none_is_refused(slow_stage, change):
+    batch = await slow_stage.submit(rows(50), extra_body={"priority": 3})
+    status, answered = await slow_stage.ask("PATCH", f"/jobs/{batch.id}", json=change)
+    assert (status, answered["error"]["code"]) == (400, "invalid_body")
+    assert (await slow_stage.ask("GET", f"/jobs/{batch.id}"))[1]["priority"] == 3
+
+
 async def test_results_can_be_read_while_the_job_runs(slow_stage):
     batch = await slow_stage.submit(rows(200))
     await slow_stage.until(batch, lambda found: found.request_counts.completed >= 10)
@@ -454,7 +490,7 @@ async def test_made_files_expire_as_the_batch_said(stage):
     assert made.expires_at == made.created_at + 7200
 
 
-async def test_a_job_tells_how_it_gets_on(slow_stage):
+async def test_a_job_tells_how_it_gets_on(slow_stage, monkeypatch):
     batch = await slow_stage.submit(rows(300), extra_body={"max_attempts": 5})
     await slow_stage.until(batch, lambda found: found.request_counts.completed >= 40)
     status, job = await slow_stage.ask("GET", f"/jobs/{batch.id}")
@@ -462,8 +498,15 @@ async def test_a_job_tells_how_it_gets_on(slow_stage):
     assert job["rows_per_s"] > 0
     assert job["tokens_per_s"] > 0
     assert job["counts"]["in_flight"] > 0
-    assert 0 < job["eta_s"] < 600
+    assert (job["eta_s"], job["slack_s"]) == (None, None), "its rate is not known yet"
+    monkeypatch.setattr("dispatcher.jobs.view.RATE_S_MIN", 1.0)
+    job = await slow_stage.until_job(batch, lambda job: job["eta_s"] is not None)
+    assert 0 < job["eta_s"] < 60
     assert job["slack_s"] == pytest.approx(86_400 - job["eta_s"], abs=30)
+    await slow_stage.ask("POST", f"/jobs/{batch.id}/pause")
+    await slow_stage.ask("POST", f"/jobs/{batch.id}/resume")
+    _, job = await slow_stage.ask("GET", f"/jobs/{batch.id}")
+    assert (job["eta_s"], job["slack_s"]) == (None, None)
     _, listed = await slow_stage.ask("GET", "/jobs")
     assert [found["id"] for found in listed["data"]] == [batch.id]
 

@@ -11,6 +11,7 @@ from aiohttp import web
 from commands import until
 
 from dispatcher.api import exchange, relay
+from dispatcher.app import service as module
 from dispatcher.app.service import Service
 from dispatcher.config import load_config
 from dispatcher.model import Health, ProbeReport
@@ -175,6 +176,19 @@ async def test_the_sdk_reads_a_stream(server, live):
         assert service.in_flight == 0
 
 
+async def test_the_tokens_of_a_stream_are_counted_where_the_client_asks_for_them(server, live):
+    async with live(server.url) as service:
+        await service.ready(1)
+        (counted,) = (one.record for one in service.pool.servers.values())
+        stream = await service.chat(stream=True, stream_options={"include_usage": True})
+        used = [chunk.usage async for chunk in stream][-1]
+        await until(lambda: counted.tokens)
+        assert counted.tokens == used.completion_tokens
+        async with service.http.get(f"{service.base}/metrics") as answer:
+            told = f'dispatcher_tokens_total{{kind="prompt",model="{MODEL}"}} {used.prompt_tokens}.0'
+            assert told in await answer.text()
+
+
 async def test_a_servers_refusal_of_a_request_is_the_sdks_own_exception(server, live):
     async with live(server.url) as service:
         with pytest.raises(openai.BadRequestError) as refused:
@@ -272,12 +286,31 @@ async def test_a_request_is_sent_three_times_at_most(serve, live):
     servers = [await serve() for _ in range(5)]
     async with live(*(server.url for server in servers)) as service:
         for server in servers:
-            server.inject(Respond(500, "broken", "text/plain"), Match(text="row-3"))
+            server.inject(OVERLOADED, Match(text="row-3"))
         with pytest.raises(openai.InternalServerError):
             await service.chat("row-3")
-        seen = [each for server in servers for each in server.requests if each.marker == "row-3"]
+        seen = seen_by(servers, "row-3")
         assert len(seen) == 3
         assert len({each.request_id for each in seen}) == 1
+
+
+@pytest.mark.parametrize("ending", Ending)
+async def test_a_request_that_ends_its_servers_ends_two_at_most(serve, live, ending):
+    servers = [await serve() for _ in range(4)]
+    async with live(*(server.url for server in servers)) as service:
+        for server in servers:
+            server.inject(Die(seconds=None, ending=ending), Match(text="row-6"))
+        insistent = service.sdk.with_options(max_retries=2)  # its default
+        with pytest.raises(openai.InternalServerError):
+            await insistent.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "row-6"}]
+            )
+        assert len(seen_by(servers, "row-6")) == 2
+        assert (await service.chat()).choices
+
+
+def seen_by(servers, marker):
+    return [each for server in servers for each in server.requests if each.marker == marker]
 
 
 async def test_without_a_usable_server_the_answer_is_503_and_says_when_to_come_again(serve, live):
@@ -537,6 +570,78 @@ async def test_a_live_request_that_ends_servers_costs_no_row_of_a_job(serve, liv
         assert (job.status, counts.completed, counts.failed) == ("completed", 300, 0)
 
 
+async def test_a_head_that_does_not_come_to_its_end_is_not_waited_for(live, monkeypatch):
+    monkeypatch.setattr(module, "HEAD_S", 0.5)
+    async with live() as service:
+        reader, writer = await asyncio.open_connection(*service.service.address)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nX-Slow: ")
+        gone = asyncio.create_task(reader.read())
+        for _ in range(50):
+            writer.write(b"x")
+            if (await asyncio.wait({gone}, timeout=0.1))[0]:
+                break
+        assert gone.done()
+        assert await gone == b""
+        writer.close()
+
+
+async def test_an_answer_may_take_longer_than_a_head(serve, live, monkeypatch):
+    monkeypatch.setattr(module, "HEAD_S", 0.2)
+    server = await serve()
+    async with live(server.url) as service:
+        server.inject(Slow(0.6), Match(text="What is it?"))
+        for _ in range(2):
+            assert (await service.chat()).choices
+
+
+async def test_a_client_that_reads_nothing_of_a_large_answer_is_left(scripted, live, monkeypatch):
+    monkeypatch.setattr(exchange, "UNREAD_S_MAX", 0.3)
+    server = await scripted(_large)
+    async with live(server.url) as service:
+        reader, writer = await _ask_by_hand(service)
+        assert await reader.read(10)
+        await until(lambda: not service.relay._open, timeout_s=5)
+        assert await _read_all(reader) < LARGE, "what waited for it was dropped"
+        writer.close()
+
+
+async def test_a_client_that_reads_slowly_gets_the_whole_answer(scripted, live, monkeypatch):
+    monkeypatch.setattr(exchange, "UNREAD_S_MAX", 0.9)
+    server = await scripted(_large)
+    async with live(server.url) as service:
+        reader, writer = await _ask_by_hand(service)
+        size, began = 0, time.monotonic()
+        while size < LARGE:
+            size += len(await reader.read(LARGE // 20))
+            await asyncio.sleep(0.05 if time.monotonic() - began < 1.5 else 0)
+        writer.close()
+
+
+LARGE = 32 * 2**20
+
+
+async def _large(_request):
+    return web.json_response(_chat("a" * LARGE))
+
+
+async def _ask_by_hand(service):
+    reader, writer = await asyncio.open_connection(*service.service.address, limit=1024)
+    body = json.dumps(ask("hello")).encode()
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-Id: test\r\n"
+    writer.write(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+    return reader, writer
+
+
+async def _read_all(reader):
+    size = 0
+    try:
+        while chunk := await reader.read(2**20):
+            size += len(chunk)
+    except ConnectionError:
+        return size
+    return size
+
+
 async def test_a_client_that_reads_nothing_of_its_stream_is_left(scripted, live, monkeypatch):
     async def flood(request):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -547,10 +652,7 @@ async def test_a_client_that_reads_nothing_of_its_stream_is_left(scripted, live,
     monkeypatch.setattr(exchange, "UNREAD_S_MAX", 0.3)
     server = await scripted(flood)
     async with live(server.url) as service:
-        reader, writer = await asyncio.open_connection(*service.service.address, limit=1024)
-        body = json.dumps(ask("hello")).encode()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Request-Id: test\r\n"
-        writer.write(head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        reader, writer = await _ask_by_hand(service)
         assert await reader.read(10)
         await until(lambda: service.in_flight)
         await until(lambda: service.in_flight == 0, timeout_s=5)

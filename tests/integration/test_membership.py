@@ -6,7 +6,9 @@ import stat
 import pytest
 from keyed_service import ADMIN, SECRETS, SERVER_KEY, TOKEN, TOKEN_2, USER, keyed, registration
 
+from dispatcher.api.reasons import KINDS
 from dispatcher.errors import StateError
+from dispatcher.testing import Match, Respond
 
 
 @pytest.fixture
@@ -31,6 +33,22 @@ async def test_an_added_server_works_and_is_there_after_a_restart_with_its_key(d
     assert stat.S_IMODE((data / "servers.json").stat().st_mode) == 0o600
     async with keyed(data) as asking:
         assert (await asking.until(is_active(server.url)))[server.url]["limit"] == 5
+
+
+async def test_what_a_server_says_of_a_request_is_for_admins_to_read(data, serve):
+    server = await serve()
+    said = '{"error": {"message": "cannot parse: my secret", "code": 500}}'
+    server.inject(Respond(500, said), Match(text="my secret"))
+    async with keyed(data, servers=[server.url]) as asking:
+        await asking.until(is_active(server.url))
+        asked = {"model": "fake-model", "messages": [{"role": "user", "content": "my secret"}]}
+        await asking.post("/v1/chat/completions", asked, key=USER)
+        (for_admins,) = (await asking.get("/servers", key=ADMIN))[1]["data"]
+        (for_users,) = (await asking.get("/servers", key=USER))[1]["data"]
+        assert "my secret" in for_admins["last_fault"]
+        assert "secret" not in repr(for_users)
+        assert for_users["reason"] in KINDS.values()
+        assert for_users["last_fault"] is None
 
 
 async def test_an_added_server_can_be_changed_and_removed(data, serve):

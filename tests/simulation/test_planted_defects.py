@@ -95,16 +95,16 @@ def test_a_permit_that_never_comes_back_is_noticed(monkeypatch):
 
 
 def test_a_good_row_that_fails_for_its_servers_death_is_noticed(monkeypatch):
-    from dispatcher.dispatch import desk
+    from dispatcher.dispatch import fates
 
-    genuine = desk.after_fault
+    genuine = fates.after_fault
 
     def charging(item, judgement, *others):
         if judgement.verdict is Verdict.SERVER_FAULT:
             return Fail(ErrorCode.SERVER_ERROR, judgement.message)
         return genuine(item, judgement, *others)
 
-    monkeypatch.setattr(desk, "after_fault", charging)
+    monkeypatch.setattr(fates, "after_fault", charging)
     assert "is good and ended as server_error" in breaches(WITH_FAULTS)
 
 

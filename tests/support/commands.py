@@ -40,6 +40,11 @@ class Command:
         self._out, self._err = out, err
 
     @property
+    def out(self):
+        """What it has printed so far."""
+        return self._out.read_text()
+
+    @property
     def err(self):
         """What it has said so far."""
         return self._err.read_text()

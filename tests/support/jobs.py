@@ -74,16 +74,46 @@ class Job:
         return sorted(self.state.glob("journal/*/*/*.journal"))
 
     def recorded(self):
-        """The rows that have a whole record in the journals, by a reading of our own."""
-        found = set()
-        for path in self.journals():
-            for line in path.read_bytes().split(b"\n")[:-1]:
-                fields = line.split(b"\t", 5)
-                if len(fields) == 6 and fields[2] != b"death":
-                    found.add(json.loads(fields[5])["custom_id"])
-        return found
+        """The rows that have a whole record in the journals."""
+        return recorded_in(self.journals())
+
+
+def recorded_in(journals):
+    """The rows that have a whole record in these files, by a reading of our own."""
+    found = set()
+    for path in journals:
+        for line in path.read_bytes().split(b"\n")[:-1]:
+            fields = line.split(b"\t", 5)
+            if len(fields) == 6 and fields[2] != b"death":
+                found.add(json.loads(fields[5])["custom_id"])
+    return found
 
 
 def sends(*servers):
     """Every row that reached these servers, as often as it did."""
     return [record.marker for server in servers for record in server.requests if record.marker]
+
+
+class Ledger:
+    """Holds the rows that reach servers against those that were recorded, from one kill to the next.
+
+    `recorded` tells the rows that have a record now.
+    """
+
+    def __init__(self, servers, recorded):
+        self._servers, self._recorded = servers, recorded
+        self._kept = set()
+        self._checked = [0] * len(servers)
+
+    def settle(self):
+        """What had a record at the kill before must not have been sent since, and must still have it."""
+        sent = self._sent_since()
+        assert not sent & self._kept
+        before, self._kept = self._kept, self._recorded() or self._kept
+        assert before <= self._kept
+
+    def _sent_since(self):
+        logs = [sends(server) for server in self._servers]
+        new = {marker for log, seen in zip(logs, self._checked, strict=True) for marker in log[seen:]}
+        self._checked = [len(log) for log in logs]
+        return new

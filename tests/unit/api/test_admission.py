@@ -37,6 +37,13 @@ def test_rows_are_queued_until_they_have_an_outcome():
     assert refusal(limits, job(total=100, done=95), job(total=5)) == (429, "queued_rows_exceeded")
 
 
+def test_rows_that_are_to_be_sent_again_count_before_they_are():
+    limits = KeyLimits(queued_rows=10)
+    check_limits(limits, [job(total=100, done=95)], 5)
+    with pytest.raises(ApiError):
+        check_limits(limits, [job(total=100, done=95)], 6)
+
+
 def test_a_limit_of_none_is_no_limit_and_of_zero_is_nothing():
     assert refusal(KeyLimits(), *[job(total=10**9)] * 99) is None
     assert refusal(KeyLimits(open_jobs=0)) == (429, "open_jobs_exceeded")

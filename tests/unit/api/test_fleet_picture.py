@@ -3,6 +3,7 @@ import pytest
 from dispatcher.api.fleet_picture import SERVERS_SHOWN_MAX, TEXT_CHARACTERS_MAX, Wanted, picture_fleet
 from dispatcher.api.members import Member
 from dispatcher.api.rates import Meter
+from dispatcher.api.reasons import KINDS
 from dispatcher.pool.states import Event, State
 
 
@@ -72,6 +73,7 @@ def test_what_servers_say_is_kept_from_viewers_who_may_not_read_it(server):
     one.failed("row says: my secret", 3.0)
     card = draw([one], texts=False).servers[0]
     assert "secret" not in repr(card)
+    assert (card.why, card.evicted_for, card.last_fault) == ("died", "died", "")
     assert (card.evictions, card.last_fault_ago_s) == (1, 97.0)
 
 
@@ -82,3 +84,7 @@ def test_what_servers_say_is_cut(server):
 
 def test_only_an_active_server_has_permits(mixed):
     assert [card.limit for card in draw(mixed).servers] == [0, 0, 8, 8]
+
+
+def test_every_kind_of_move_has_words_that_all_may_read():
+    assert set(KINDS) == set(Event)

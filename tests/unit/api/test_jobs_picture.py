@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from dispatcher.api.jobs_picture import JOBS_SHOWN_MAX, picture_jobs
+from dispatcher.api.jobs_picture import OPEN_SHOWN_MAX, picture_jobs
 from dispatcher.jobs.details import Details, LineError
+from dispatcher.jobs.overview import Overview
 from dispatcher.jobs.view import Counts, JobView
 
 DETAILS = Details(
@@ -44,24 +45,21 @@ VIEW = JobView(
 
 
 def card(**changes):
-    return picture_jobs([replace(VIEW, **changes)], 1060.0).shown[0]
+    return picture_jobs(Overview([replace(VIEW, **changes)], total=1), 1060.0).shown[0]
 
 
 def test_open_jobs_come_first_by_priority_then_those_that_ended_last():
-    views = [
-        replace(VIEW, id="old", ended_at=1010.0),
-        replace(VIEW, id="low"),
-        replace(VIEW, id="new", ended_at=1050.0),
-        replace(VIEW, id="high", priority=5),
-    ]
-    assert [job.id for job in picture_jobs(views, 1060.0).shown] == ["high", "low", "new", "old"]
+    going = [replace(VIEW, id="low"), replace(VIEW, id="high", priority=5)]
+    ended = [replace(VIEW, id="new", ended_at=1050.0), replace(VIEW, id="old", ended_at=1010.0)]
+    picture = picture_jobs(Overview(going, ended, 4), 1060.0)
+    assert [job.id for job in picture.shown] == ["high", "low", "new", "old"]
 
 
 def test_of_many_jobs_some_are_shown_and_all_are_counted():
-    ended = [replace(VIEW, id=f"{number}", ended_at=1001.0) for number in range(500)]
-    picture = picture_jobs([*ended, VIEW, replace(VIEW, paused=True)], 1060.0)
-    assert len(picture.shown) == JOBS_SHOWN_MAX
-    assert (picture.total, picture.running, picture.rows_left) == (502, 1, 120)
+    going = [VIEW, replace(VIEW, paused=True), *[replace(VIEW, paused=True)] * 298]
+    picture = picture_jobs(Overview(going, [replace(VIEW, ended_at=1001.0)], 999), 1060.0)
+    assert len(picture.shown) == OPEN_SHOWN_MAX + 1
+    assert (picture.total, picture.running, picture.rows_left) == (999, 1, 300 * 60)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_a_job_says_what_holds_it_up_or_what_was_wrong_with_its_input():
     assert card(obstacle="the disk is full", starving=True).message == "the disk is full"
     assert "nothing in flight" in card(starving=True).message
     wrong = replace(VIEW, details=Details(**_fields(errors=(LineError("invalid", "no custom_id", 17),))))
-    assert picture_jobs([wrong], 1060.0).shown[0].message == "line 17: no custom_id"
+    assert picture_jobs(Overview([wrong], total=1), 1060.0).shown[0].message == "line 17: no custom_id"
 
 
 def _fields(**changes):

@@ -67,6 +67,7 @@ def test_a_key_without_a_limit_is_not_metered():
     ("method", "pattern", "access"),
     [
         ("GET", "/healthz", Access.OPEN),
+        ("GET", "/health", Access.OPEN),
         ("HEAD", "/healthz", Access.OPEN),
         ("GET", "/static/{name}", Access.OPEN),
         ("POST", "/static/{name}", Access.KEY),

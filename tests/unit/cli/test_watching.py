@@ -60,12 +60,12 @@ def test_with_json_each_change_is_a_line(time, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_a_service_that_restarts_is_waited_for(time, capsys):
+def test_a_service_that_restarts_is_waited_for_and_that_is_said_once(time, capsys):
     answers = [job(), *["down"] * 119, job("completed", 9, 1, errors={"timeout": 1})]
     assert watching.watch_job(Service(*answers), "batch_1", json=False) is Exit.FAILED_ROWS
     said = capsys.readouterr()
     assert said.out.endswith(f"  {'timeout':<20} {1:>12}\n")
-    assert said.err.count("dispatcher: down\n") == 119
+    assert said.err == "dispatcher: down\ndispatcher: waiting for the service, for 120 s at most\n"
 
 
 def test_a_service_that_does_not_come_back_is_given_up_after_two_minutes(time):
@@ -74,12 +74,13 @@ def test_a_service_that_does_not_come_back_is_given_up_after_two_minutes(time):
     assert time[0] == 121.0
 
 
-def test_a_user_who_has_seen_enough_leaves_the_job_running(time, monkeypatch):
+def test_a_user_who_has_seen_enough_leaves_the_job_running(time, monkeypatch, capsys):
     def interrupted(_seconds):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(watching.time, "sleep", interrupted)
     assert watching.watch_job(Service(job()), "batch_1", json=False) is Exit.RESUMABLE
+    assert "the job goes on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -97,13 +98,18 @@ def test_the_exit_status_says_how_the_job_ended(ended, status):
     assert exit_of(ended) is status
 
 
-def test_a_line_says_what_keeps_a_job():
-    line = job_line(job(succeeded=1, failed=2, rows_per_s=5.0, eta_s=61, starving=True, obstacle="disk full"))
+def test_a_line_says_how_fast_a_job_is_and_when_it_will_be_done():
+    line = job_line(job(succeeded=1, failed=2, rows_per_s=5.0, eta_s=61, starving=True))
     assert line == (
-        "batch_1  in_progress  3/10 rows, 30.0 %, 2 failed, 3 in flight, 5.00 rows/s, 1m 01s left, "
-        "starving, disk full"
+        "batch_1  in_progress  3/10 rows, 30.0 %, 2 failed, 3 in flight, 5.00 rows/s, 1m 01s left, starving"
     )
-    assert "  paused  " in job_line(job(paused=True))
+
+
+def test_a_job_that_is_kept_shows_why_and_no_rate_of_the_minute_before():
+    moved = {"succeeded": 3, "rows_per_s": 5.0, "eta_s": 61}
+    stands = "3/10 rows, 30.0 %, 3 in flight"
+    assert job_line(job(**moved, obstacle="disk full")) == f"batch_1  in_progress  {stands}, disk full"
+    assert job_line(job(**moved, paused=True)) == f"batch_1  paused       {stands}"
 
 
 @pytest.mark.parametrize(

@@ -1,34 +1,42 @@
 from dispatcher.dispatch.ceiling import REGROWTH_S, Ceiling
 
 
+def ceiling_with(most, open_):
+    ceiling = Ceiling(most)
+    ceiling.open = open_
+    return ceiling
+
+
 def test_a_fault_of_this_machine_lowers_the_ceiling_below_what_is_open():
-    ceiling = Ceiling(1000)
-    ceiling.local_fault(100, 5.0)
+    ceiling = ceiling_with(1000, open_=100)
+    ceiling.local_fault(5.0)
     assert ceiling.value == 80
 
 
 def test_many_faults_within_a_second_lower_it_once():
-    ceiling = Ceiling(1000)
+    ceiling = ceiling_with(1000, open_=100)
     for _ in range(50):
-        ceiling.local_fault(100, 5.0)
-    ceiling.local_fault(70, 5.9)
+        ceiling.local_fault(5.0)
+    ceiling.open = 70
+    ceiling.local_fault(5.9)
     assert ceiling.value == 80
-    ceiling.local_fault(70, 6.0)
+    ceiling.local_fault(6.0)
     assert ceiling.value == 56
 
 
 def test_it_never_rises_by_a_fault_nor_sinks_below_one():
-    ceiling = Ceiling(10)
-    ceiling.local_fault(1000, 5.0)
+    ceiling = ceiling_with(10, open_=1000)
+    ceiling.local_fault(5.0)
     assert ceiling.value == 8
+    ceiling.open = 0
     for second in range(100):
-        ceiling.local_fault(0, 10.0 + second)
+        ceiling.local_fault(10.0 + second)
     assert ceiling.value == 1
 
 
 def test_it_grows_back_by_a_tenth_every_ten_seconds_and_no_further_than_it_was():
-    ceiling = Ceiling(100)
-    ceiling.local_fault(100, 0.0)
+    ceiling = ceiling_with(100, open_=100)
+    ceiling.local_fault(0.0)
     seen = []
     for second in range(60):
         ceiling.tick(float(second))
@@ -38,7 +46,7 @@ def test_it_grows_back_by_a_tenth_every_ten_seconds_and_no_further_than_it_was()
 
 def test_it_grows_back_from_one():
     ceiling = Ceiling(3)
-    ceiling.local_fault(0, 0.0)
+    ceiling.local_fault(0.0)
     for second in range(21):
         ceiling.tick(float(second))
     assert ceiling.value == 3

@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatcher.config import PoolSettings
 from dispatcher.dispatch import live as module
+from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.live import LiveDesk
 from dispatcher.dispatch.prospects import Prospect
 from dispatcher.model import (
@@ -20,6 +21,7 @@ from dispatcher.model import (
     ServerId,
     ServerSpec,
     Telemetry,
+    Tokens,
     Verdict,
 )
 from dispatcher.pool.effects import GiveUp
@@ -36,14 +38,15 @@ NONE = frozenset()
 class Live:
     """A live desk over a pool of admitted servers, with a clock that the test moves."""
 
-    def __init__(self, reserve=0.1):
+    def __init__(self, reserve=0.1, ceiling=1000):
         self.time = 100.0
         self.registry = CollectorRegistry()
         metrics = Metrics(self.registry)
         settings = PoolSettings(canary=True)
         self.pool = Pool(settings, metrics, lambda: self.time, Random(7), live_reserve=reserve)
         self.freed = []
-        self.desk = LiveDesk(self.pool, judge, metrics, lambda: self.time, self.freed.append)
+        self.ceiling = Ceiling(ceiling)
+        self.desk = LiveDesk(self.pool, judge, metrics, lambda: self.time, self.freed.append, self.ceiling)
 
     def join(self, name, limit=4):
         known = [server.spec for server in self.pool.servers.values()]
@@ -171,6 +174,29 @@ def test_one_that_is_forgotten_gives_back_what_it_was_granted(live):
     assert a.in_flight == 0
     assert not live.desk.open
     assert live.desk.waiting == 0
+
+
+def test_nothing_is_opened_beyond_the_ceiling_that_jobs_and_live_requests_share():
+    live = Live(ceiling=5)
+    server = live.admit("a", limit=8)
+    live.ceiling.open = 2  # of jobs
+    first, second = live.desk.take("m"), live.desk.take("m")
+    assert (live.ceiling.open, live.desk.take("m")) == (6, None)
+    log = []
+    live.wait(log=log, name="waits")
+    live.desk.permit_freed(server)
+    assert log == []
+    live.end(first)
+    assert log == ["waits"]
+    live.desk.drop(second)
+    assert live.ceiling.open == 2 + 2
+
+
+def test_a_fault_of_this_machine_lowers_the_ceiling(live):
+    live.admit("a", limit=64)
+    attempts = [live.desk.take("m") for _ in range(51)]
+    live.end(attempts[0], Break(BreakKind.LOCAL))
+    assert live.ceiling.value == 80
 
 
 def test_too_many_do_not_wait(live, monkeypatch):
@@ -346,6 +372,20 @@ def test_a_stream_that_goes_on_is_progress(live):
     assert a.progress_at == live.time
     live.desk.release(attempt)
     assert live.desk.streamed(attempt).judgement.verdict is Verdict.SUCCESS
+
+
+def test_the_tokens_of_live_answers_are_counted(live):
+    a = live.admit("a")
+    attempt = live.desk.take("m")
+    live.desk.release(attempt)
+    live.desk.streamed(attempt, Tokens(7, 9))
+    usage = b'"usage":{"prompt_tokens":1,"completion_tokens":2}'
+    live.end(live.desk.take("m"), Answer(200, OK.body[:-1] + b"," + usage + b"}"))
+    counted = [
+        live.registry.get_sample_value("dispatcher_tokens_total", {"model": "m", "kind": kind})
+        for kind in ("prompt", "completion")
+    ]
+    assert (counted, a.record.tokens) == ([8, 11], 11)
 
 
 def test_a_death_under_a_request_that_had_failed_before_excuses_the_jobs(live):

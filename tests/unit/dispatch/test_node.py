@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from dispatcher.dispatch.ledger import HINDERED_MAX
 from dispatcher.dispatch.node import TICK_S
 from dispatcher.errors import LeaseLostError, ServersUnavailableError, StorageError
-from dispatcher.model import Answer, Break, BreakKind, ErrorCode, Health, Job, JobId, Shard
+from dispatcher.model import Answer, Break, BreakKind, ErrorCode, Health, Job, JobId, Shard, Tally
 from dispatcher.pool.states import Event, State
 
 
@@ -213,7 +214,7 @@ async def test_an_attempt_that_is_closed_before_its_task_first_ran_gives_its_per
             pump()
             server = b.pool.servers["a"]
             if server.in_flight and server.record.evictions == 0:
-                lost, look = b.pool._move(server, Event.DIED, "gone")
+                lost, look = b.pool._moves.make(server, Event.DIED, "gone")
                 b.monitor.carry_out((replace(lost, after_s=0.0), look))
 
         b.node._pump = pump_and_give_up
@@ -590,7 +591,9 @@ async def test_nothing_is_sent_while_outcomes_cannot_be_recorded(bench):
         sends = len(b.network.sends())
         await asyncio.sleep(100)
         assert len(b.network.sends()) == sends
+        assert b.node.held_up == "no space left on device"
         b.recorder.obstacle = None
+        assert b.node.held_up is None
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(TICK_S + 0.01)
         assert b.network.sends()[-1][0] <= began + TICK_S
@@ -652,3 +655,72 @@ async def test_a_death_is_remembered_for_a_later_run_and_one_more_convicts_there
         await later.run()
         assert later.outcomes()[3].code is ErrorCode.POISON
         assert [index for _, index in later.network.sends()].count(3) == 1
+
+
+def damaged(bench, number):
+    """The recorder cannot open this shard until the result's `clear`."""
+    spoiled, opening = {number}, bench.recorder.open
+
+    async def open_(lease, requests):
+        if lease.shard.number in spoiled:
+            raise StorageError("cannot read 000001.journal")
+        return await opening(lease, requests)
+
+    bench.recorder.open = open_
+    return spoiled
+
+
+async def test_a_journal_that_cannot_be_read_hinders_its_shard_and_nothing_else(bench):
+    async with bench() as b:
+        b.node.ledger.follow(JobId("job"), Tally(), 0, {})
+        spoiled = damaged(b, 1)
+        running = await started(b, 20.0)
+        assert sorted(b.outcomes()) == [*range(4), *range(8, 20)]
+        assert (
+            b.node.ledger.standings([], asyncio.get_running_loop().time())[JobId("job")].hindrance
+            == "cannot read 000001.journal"
+        )
+        spoiled.clear()
+        await b.queue.release(
+            b.node.name, b.node.ledger.to_be_tried(JobId("job"), asyncio.get_running_loop().time())
+        )
+        await running
+        b.assert_answered_once()
+        assert b.node.ledger.standings([], asyncio.get_running_loop().time())[JobId("job")].hindrance is None
+
+
+async def test_a_job_whose_files_are_all_unreadable_is_not_leased_over_and_over(bench):
+    async with bench(rows=4000) as b:
+        b.node.ledger.follow(JobId("job"), Tally(), 0, {})
+        damaged(b, 1).update(range(1000))
+        running = await started(b, 30.0)
+        hindered = b.node.ledger.to_be_tried(JobId("job"), asyncio.get_running_loop().time())
+        assert HINDERED_MAX <= len(hindered) == len(set(hindered)) < 200
+        b.node.stop()
+        await running
+        await b.queue.release(b.node.name, hindered)
+
+
+async def test_where_nobody_follows_the_job_a_journal_that_cannot_be_read_ends_the_run(bench):
+    async with bench() as b:
+        damaged(b, 1)
+        with pytest.raises(ExceptionGroup) as failed:
+            await b.run()
+        assert failed.group_contains(StorageError, match="000001")
+
+
+async def test_what_a_lost_shard_had_recorded_stays_counted(bench):
+    async with bench(rows=4, servers=("a",), pool={"limit": 1}) as b:
+        ledger = b.node.ledger
+        ledger.follow(JobId("job"), Tally(), 0, {})
+        running = await started(b, 2.5)
+        before = ledger.standings(b.desk.shards, asyncio.get_running_loop().time())[JobId("job")].tally
+        assert before.succeeded > 0
+        (lost,) = leases_of(b)
+        b.queue.stolen.add(lost)
+        b.node._lose([lost])
+        assert (
+            ledger.standings(b.desk.shards, asyncio.get_running_loop().time())[JobId("job")].tally == before
+        )
+        b.node.stop()
+        await running

@@ -1,8 +1,9 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
-from dispatcher.dispatch.patience import POLL_S, RETRY_S, PatientQueue
+from dispatcher.dispatch.patience import POLL_S, RETRY_S, SAY_EVERY_S, PatientQueue
 from dispatcher.errors import LeaseLostError, QueueError, StorageError
 from dispatcher.model import NodeId, QueueDepth, Tally
 
@@ -10,6 +11,9 @@ from dispatcher.model import NodeId, QueueDepth, Tally
 class Clock:
     def __init__(self):
         self.slept = []
+
+    def now(self):
+        return sum(self.slept)
 
     async def sleep(self, seconds):
         self.slept.append(seconds)
@@ -63,6 +67,14 @@ async def test_a_settlement_is_told_until_it_is_heard(failure, make):
     await queue.settle(make.lease(), Tally())
     assert clock.slept == [RETRY_S] * 3
     assert queue.obstacle is None
+
+
+async def test_a_failure_is_logged_at_once_and_then_every_minute_but_another_one_at_once(make):
+    tries = int(2.5 * SAY_EVERY_S / RETRY_S)
+    queue, _ = patient(*[QueueError("the disk is full")] * tries, QueueError("the database is gone"), None)
+    with capture_logs() as logs:
+        await queue.settle(make.lease(), Tally())
+    assert [entry["error"] for entry in logs] == ["the disk is full"] * 3 + ["the database is gone"]
 
 
 async def test_a_lost_lease_is_no_obstacle(make):

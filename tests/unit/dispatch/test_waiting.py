@@ -17,6 +17,15 @@ def test_a_short_wait_is_not_worth_a_word():
     assert waiting.models == ("m",)
 
 
+def test_what_requests_wait_for_is_told_in_words_while_they_do():
+    waiting = Waiting(None)
+    assert waiting.reason is None
+    waiting.look({"m", None}, stuck=True, now=0.0)
+    assert waiting.reason == "it waits: no server is in rotation for any model, m"
+    waiting.look(set(), stuck=False, now=1.0)
+    assert waiting.reason is None
+
+
 def test_a_wait_is_said_every_ten_seconds_with_its_length():
     waiting, said = Waiting(None), []
     for quarter in range(int(4 * 3 * SAY_EVERY_S)):

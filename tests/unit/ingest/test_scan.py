@@ -183,3 +183,33 @@ def test_models_are_counted_up_to_a_limit():
         counts.add(head)
     counts.add(heads[2], -1)
     assert counts.counts == {("/score", "a"): 2, ("/score", None): 1, ("/score", OTHER_MODELS): 1}
+
+
+class StoppedError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "names", [[f"{number}" for number in range(3000)], ["same"] * 3000], ids=["unique", "repeated"]
+)
+def test_a_scan_ends_soon_after_it_is_told_to_whatever_it_does(tmp_path, names):
+    content = b"\n".join(map(request, names))
+    calls = 0
+
+    def count(stop_at=None):
+        nonlocal calls
+        calls += 1
+        if calls == stop_at:
+            raise StoppedError
+
+    try:
+        Scanned(tmp_path, content, check=count)
+    except InputError:
+        assert names[0] == names[1]
+    every = calls
+    assert every > 250, "each part of the ids is a chance to stop"
+    for stop_at in (1, 2, 3, every):
+        calls = 0
+        with pytest.raises(StoppedError):
+            Scanned(tmp_path, content, check=lambda stop_at=stop_at: count(stop_at))
+        assert list(tmp_path.iterdir()) == [tmp_path / "input.jsonl"]

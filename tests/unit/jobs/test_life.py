@@ -38,6 +38,18 @@ def moves_from(stage):
     return moves
 
 
+@pytest.mark.parametrize(
+    ("stage", "event", "why"),
+    [
+        (Stage.COMPLETED, Event.CANCEL, "a job that is completed cannot be cancelled"),
+        (Stage.IN_PROGRESS, Event.RETRY, "a job that is in_progress cannot be retried"),
+    ],
+)
+def test_what_a_user_asks_too_late_or_too_early_is_refused_in_words(stage, event, why):
+    with pytest.raises(IllegalMoveError, match=f"^{why}$"):
+        move(stage, event)
+
+
 def test_a_job_without_trouble_goes_from_validating_to_completed():
     stages = [Stage.VALIDATING, Stage.IN_PROGRESS, Stage.FINALIZING, Stage.COMPLETED]
     events = (Event.VALIDATED, Event.DRAINED, Event.WRITTEN)

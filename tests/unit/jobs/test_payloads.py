@@ -1,6 +1,6 @@
 import pytest
 
-from dispatcher.errors import LeaseLostError
+from dispatcher.errors import StorageError
 from dispatcher.jobs.payloads import JobPayloads
 from dispatcher.jobs.places import Places
 from dispatcher.model import Job, JobId, Lease, Shard
@@ -19,9 +19,9 @@ async def test_a_jobs_requests_come_from_its_own_input(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", LINE[:-1]])
-async def test_a_damaged_input_costs_its_lease_and_not_the_service(tmp_path, content):
+async def test_a_damaged_input_is_named(tmp_path, content):
     (tmp_path / "inputs").mkdir()
     if content is not None:
         (tmp_path / "inputs/job").write_bytes(content)
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(StorageError, match="inputs/job"):
         await JobPayloads(Places(tmp_path)).read(LEASE)

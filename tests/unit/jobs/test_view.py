@@ -23,8 +23,9 @@ def kept(stage=Stage.IN_PROGRESS, **details):
     return Kept(Job(JobId("job"), priority=2, limit=8), made, 1000.0, requests=100, shards=1, busy_at=0.0)
 
 
-def now(rows_per_s=0.0, succeeded=0, in_flight=0, monotonic=0.0):
-    standing = Standing(Tally(succeeded=succeeded, failed=1, errors={"timeout": 1}), 0, rows_per_s, 9.0)
+def now(rows_per_s=0.0, succeeded=0, in_flight=0, monotonic=0.0, over_s=60.0):
+    tally = Tally(succeeded=succeeded, failed=1, errors={"timeout": 1})
+    standing = Standing(tally, 0, rows_per_s, 9.0, over_s)
     return Now(1600.0, monotonic, {JobId("job"): standing}, {JobId("job"): in_flight})
 
 
@@ -33,6 +34,12 @@ def test_what_is_left_at_the_present_rate_gives_the_end_and_the_slack():
     assert (view.counts.total, view.counts.succeeded, view.counts.failed) == (100, 49, 1)
     assert (view.counts.in_flight, view.errors) == (3, {"timeout": 1})
     assert (view.eta_s, view.slack_s) == (100.0, 4600.0 - 1600.0 - 100.0)
+
+
+def test_a_rate_over_a_few_seconds_is_not_good_enough_for_an_end():
+    view = view_of(kept(), now(rows_per_s=0.5, over_s=9.9))
+    assert (view.rows_per_s, view.eta_s, view.slack_s) == (0.5, None, None)
+    assert view_of(kept(), now(rows_per_s=0.5, over_s=10.0)).eta_s is not None
 
 
 def test_a_job_that_will_be_late_has_a_negative_slack():
@@ -53,6 +60,17 @@ def test_a_job_starves_that_has_had_nothing_in_flight_for_a_minute():
     assert view_of(kept(), now(monotonic=60.0)).starving
     assert not view_of(kept(), now(monotonic=60.0, in_flight=1)).starving
     assert not view_of(kept(paused=True), now(monotonic=60.0)).starving
+
+
+def test_what_holds_up_all_jobs_is_said_of_each_that_would_be_sent_otherwise():
+    def obstacle(job, in_flight=0):
+        held_up = Now(1600.0, 0.0, {}, {JobId("job"): in_flight}, held_up="the disk is full")
+        return view_of(job, held_up).obstacle
+
+    assert obstacle(kept()) == "the disk is full"
+    assert obstacle(kept(), in_flight=1) is None
+    assert obstacle(kept(paused=True)) is None
+    assert obstacle(kept(Stage.COMPLETED)) is None
 
 
 def test_an_ended_job_shows_what_was_written():

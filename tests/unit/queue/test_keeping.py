@@ -83,3 +83,25 @@ async def test_leases_count_until_they_are_settled_given_back_or_expired(queue, 
     assert await queue.keeping.leased(A.id, clock.wall()) == 1
     clock.time += 60
     assert await queue.keeping.leased(A.id, clock.wall()) == 0
+
+
+async def test_shards_that_have_been_leased_and_are_open_are_the_begun_ones(queue):
+    keeping = queue.keeping
+    await keeping.move(A.id, JobStatus.ACTIVE, {})
+    assert await keeping.begun(A.id) == []
+    first, second = await queue.lease(NODE, 8)
+    await queue.settle(NODE, first, Tally(4))
+    await queue.release(NODE, [second])
+    assert [(each.shard, each.tally) for each in await keeping.begun(A.id)] == [(second.shard, None)]
+
+
+async def test_of_a_reopened_shard_it_is_known_what_succeeded_until_it_is_leased(queue):
+    keeping = queue.keeping
+    await keeping.move(A.id, JobStatus.ACTIVE, {})
+    (lease,) = await queue.lease(NODE, 4)
+    await queue.settle(NODE, lease, Tally(3, 1, 30, 40, {"timeout": 1}))
+    await queue.reopen(A.id, only_failed=True)
+    (begun,) = await keeping.begun(A.id)
+    assert (begun.shard, begun.tally) == (lease.shard, Tally(3, 0, 30, 40))
+    (again,) = await queue.lease(NODE, 4)
+    assert [(each.shard, each.tally) for each in await keeping.begun(A.id)] == [(again.shard, None)]

@@ -6,6 +6,7 @@ import errno
 import itertools
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher.errors import StorageError
 from dispatcher.model import Grudge, Tally
@@ -153,6 +154,16 @@ async def test_a_full_disk_is_an_obstacle_until_there_is_space_again(
     contents = read_journal(path_of(tmp_path, lease), lease.shard)
     assert contents.clean
     assert list(contents.outcomes) == [0, 1]
+
+
+async def test_a_full_disk_is_logged_when_it_is_met_and_when_there_is_space_again(start, disk, samples):
+    with capture_logs() as logs:
+        recorder, lease = await start()
+        disk.fail("append", errno.ENOSPC, times=3)
+        recorder.append(lease, samples.success(0))
+        assert await announced(recorder) == 1
+    assert [entry["event"] for entry in logs] == ["recording_failed", "recording_again"]
+    assert logs[0]["error"].endswith("No space left on device")
 
 
 @pytest.mark.parametrize("operation", ["open", "append", "sync", "sync_folder"])

@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from dispatcher.model import Answer, Break, BreakKind, Request
+from dispatcher.model import NO_TOKENS, Answer, Break, BreakKind, Request, Tokens
+from dispatcher.vllm.streaming import TAIL_BYTES, Tail
 from dispatcher.vllm.transport import AiohttpTransport
 
 ASKED = Request(0, "", "/v1/chat/completions", "m", b'{"model":"m","stream":true}')
@@ -91,3 +92,46 @@ async def test_a_sink_that_fails_ends_the_request_at_the_server(wire, transport)
     with pytest.raises(ClientLeftError):
         await transport.send(server, ASKED, "ours", 5.0, Sink(chunks_max=1))
     await asyncio.wait_for(closed.wait(), 2)
+
+
+def tail(*chunks):
+    tail = Tail()
+    for chunk in chunks:
+        tail.add(chunk)
+    return tail
+
+
+USED = (
+    b'data: {"id":"a","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9,"total_tokens":16}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+
+
+def event(text):
+    return b'data: {"choices":[{"delta":{"content":"%b"}}],"usage":null}\n\n' % text
+
+
+def test_a_streams_last_events_tell_its_tokens():
+    assert tail(event(b"x"), USED, DONE).tokens() == Tokens(7, 9)
+    whole = event(b"x") + USED.replace(b"\n", b"\r\n") + DONE
+    assert tail(*(whole[at : at + 5] for at in range(0, len(whole), 5))).tokens() == Tokens(7, 9)
+
+
+def test_the_last_event_of_a_response_tells_its_tokens():
+    used = (
+        b'{"type":"response.completed","response":{"output":[],"usage":{"input_tokens":3,"output_tokens":4}}}'
+    )
+    assert tail(b"event: response.completed\ndata: " + used + b"\n\n").tokens() == Tokens(3, 4)
+
+
+@pytest.mark.parametrize(
+    "said", [b"", DONE, event(b"x"), b'data: {"usage": 5}\n\n', b'data: {"usage": {"pro']
+)
+def test_a_stream_that_does_not_tell_has_no_tokens(said):
+    assert tail(event(b"x"), said).tokens() == NO_TOKENS
+
+
+def test_of_a_long_stream_its_end_is_kept_and_no_more():
+    long = tail(*[event(b"x" * 1000)] * 10_000, USED, DONE)
+    assert long.tokens() == Tokens(7, 9)
+    assert sum(map(len, long._chunks)) < TAIL_BYTES + 2000

@@ -1,0 +1,78 @@
+"""What becomes of a request: its outcome, another send, or nothing here any more."""
+
+from collections.abc import Collection
+
+from dispatcher.config import DispatchSettings
+from dispatcher.dispatch.attempt import Attempt
+from dispatcher.dispatch.backlog import Backlog
+from dispatcher.dispatch.item import Item
+from dispatcher.dispatch.outcomes import outcome_of, poisoned
+from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Quarantine, may_be_last_words
+from dispatcher.dispatch.quotas import Quotas
+from dispatcher.dispatch.retry import Again, Fail, after_fault
+from dispatcher.dispatch.shards import ShardsInHand
+from dispatcher.model import Judgement, Outcome, Verdict
+
+
+class Fates:
+    """Decides it, and lets all who keep account of the request know."""
+
+    def __init__(
+        self,
+        shards: ShardsInHand,
+        backlog: Backlog,
+        quotas: Quotas,
+        quarantine: Quarantine,
+        settings: DispatchSettings,
+    ) -> None:
+        self._shards = shards
+        self._backlog = backlog
+        self._quotas = quotas
+        self._quarantine = quarantine
+        self._settings = settings
+
+    def resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
+        """The outcome of a request whose attempt was judged. None where it is sent again, or is not ours."""
+        if judgement.verdict in (Verdict.SUCCESS, Verdict.REQUEST_FAULT):
+            self._quarantine.answered(attempt)
+        outcome = self._outcome(attempt, judgement, now)
+        if outcome is not None:
+            self._quarantine.ended(attempt.item)
+            self._quotas.ended(attempt.item.lease.job.id)
+            attempt.item.done = True
+        return outcome
+
+    def forget(self, items: Collection[Item]) -> None:
+        """These requests are in hand no more, without an outcome."""
+        self._quarantine.dropped(items)
+        for item in items:
+            self._quotas.ended(item.lease.job.id)
+
+    def _outcome(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
+        item = attempt.item
+        if judgement.verdict is Verdict.SUCCESS:
+            return outcome_of(attempt, judgement, None, "", now)
+        if item.poison:
+            return poisoned(item, attempt.server)
+        if attempt.unsent:  # its server was lost first
+            item.sends -= 1
+            self._put_back(item, now, now)
+            return None
+        match after_fault(item, judgement, attempt.server.spec.id, self._settings):
+            case Again(delay_s):
+                self._quarantine.noted(attempt, judgement, now)
+                open_fate = bool(item.accused_at) or may_be_last_words(judgement)
+                pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
+                self._put_back(item, now + pause_s, now)
+                return None
+            case Fail(code, message):
+                return outcome_of(attempt, judgement, code, message, now)
+
+    def _put_back(self, item: Item, not_before: float, now: float) -> None:
+        if item.running:  # its other attempt is the next one
+            return
+        shard = self._shards.get(item.lease)
+        if shard is None or shard.withdrawn:
+            self.forget([item])
+        else:
+            self._backlog.put_back(item, not_before, now)

@@ -1,0 +1,49 @@
+"""The node's accounts of jobs that are kept: opened from what is recorded, and their hindrances lifted."""
+
+from collections.abc import Iterable
+
+from dispatcher.dispatch.node import Node
+from dispatcher.jobs.details import LineError
+from dispatcher.jobs.kept import Kept
+from dispatcher.jobs.quota import excess
+from dispatcher.jobs.threads import Paperwork
+from dispatcher.model import Tally
+from dispatcher.ports import Clock
+from dispatcher.queue.records import JobRecord
+from dispatcher.queue.sql import SqlQueue
+
+
+class Accounts:
+    """What keeps the ledger and the queue of one mind about a job."""
+
+    def __init__(self, queue: SqlQueue, node: Node, paperwork: Paperwork, clock: Clock) -> None:
+        self._queue = queue
+        self._node = node
+        self._paperwork = paperwork
+        self._clock = clock
+
+    def admit(self, kept: Kept, rows: int, jobs: Iterable[Kept]) -> LineError | None:
+        """Count the job's rows among those of its owner; what is wrong where they may not be so many."""
+        standings = self._node.ledger.standings(self._node.desk.shards, self._clock.now())
+        wrong = excess(kept, rows, jobs, standings)
+        if wrong is None:
+            kept.requests = rows
+        return wrong
+
+    async def follow(self, kept: Kept, record: JobRecord) -> None:
+        """Begin to count a job's outcomes, from what is recorded. No shard of it may be in hand."""
+        tally = await self._queue.tally(kept.id) if record.shards_settled else Tally()
+        laid_aside = await self._paperwork.recorded(kept.job)
+        self._node.ledger.follow(kept.id, tally, record.shards_settled, laid_aside)
+
+    async def follow_anew(self, kept: Kept) -> None:
+        """The same, of a job whose shards were made, or reopened, just now."""
+        record = await self._queue.job(kept.id)
+        assert record is not None, "a job that is kept is in the queue"
+        kept.counted(record)
+        await self.follow(kept, record)
+
+    async def try_again(self, kept: Kept, hindered_until: float) -> None:
+        """Give shards back whose files could not be read: they are leased, and tried, again."""
+        if leases := self._node.ledger.to_be_tried(kept.id, hindered_until):
+            await self._queue.release(self._node.name, leases)
