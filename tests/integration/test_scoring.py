@@ -102,13 +102,14 @@ async def test_older_servers_are_asked_in_their_own_words(version, mode):
     assert found.label in {"good", "bad"}
 
 
-async def test_a_server_that_says_it_is_newer_than_it_is_ignores_the_constraint_and_that_is_an_error():
+@pytest.mark.parametrize("mode", ["one_call", "exact"])
+async def test_a_server_that_says_it_is_newer_than_it_is_ignores_the_constraint_and_that_is_an_error(mode):
     async with (
         FakeServer(FakeServerSettings(version="0.10.2")) as server,
         AsyncVLLMClient(server.url, version="0.32.0") as client,
     ):
         with pytest.raises(ConstraintIgnoredError):
-            await classify(client, MESSAGES, ["good", "bad"])
+            await classify(client, MESSAGES, ["good", "bad"], method=Method(mode))
 
 
 async def test_what_the_server_refuses_is_raised_as_it_said_it(client):

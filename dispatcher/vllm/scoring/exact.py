@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dispatcher.errors import ConstraintIgnoredError
 from dispatcher.vllm.scoring.labels import LabelSet
 from dispatcher.vllm.scoring.masked import Path
 from dispatcher.vllm.scoring.prompts import Prompt, completion_after, refuse_images, tokenize
@@ -14,6 +15,7 @@ from dispatcher.vllm.scoring.wire import (
     LISTED_MAX,
     Wire,
     choice_body,
+    completed_text,
     echo_body,
     read_completion,
     read_echo,
@@ -76,8 +78,10 @@ def log_sum(values: Sequence[float]) -> float:
 
 async def _ends(wire: Wire, whole: Path) -> list[int]:
     """The tokens that end an answer: what a constraint allows that lets nothing follow."""
-    body = {**choice_body([""], LISTED_MAX), "prompt": list(whole)}
-    listed = read_completion(await wire.post(COMPLETIONS, body), LISTED_MAX)
+    answer = await wire.post(COMPLETIONS, {**choice_body([""], LISTED_MAX), "prompt": list(whole)})
+    if completed_text(answer):
+        raise ConstraintIgnoredError("the server went on where it could only end: it ignores the constraint")
+    listed = read_completion(answer, LISTED_MAX)
     if not listed:
         raise ScoringError('the server does not show the end of an answer; use mode="one_call"')
     return sorted(listed[0].logprobs)

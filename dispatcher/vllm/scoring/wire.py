@@ -106,6 +106,12 @@ def read_completion(answer: Mapping[str, Any], listed_max: int) -> list[Listed]:
     ]
 
 
+def completed_text(answer: Mapping[str, Any]) -> str:
+    """A completion's text."""
+    text: str = _only(_convert(answer, _Completions).choices).text
+    return text
+
+
 def read_echo(
     answer: Mapping[str, Any], prompts: Sequence[Path], start: int
 ) -> list[tuple[ScoredToken, ...]]:
@@ -234,6 +240,7 @@ class _Lists(msgspec.Struct):
 
 class _CompletionChoice(msgspec.Struct):
     logprobs: _Lists
+    text: str = ""
 
 
 class _Completions(msgspec.Struct):
