@@ -65,6 +65,7 @@ def test_every_documented_series_is_exported(registry, metrics):
     found = {family.name: set(family.samples[0].labels) - {"le"} for family in families}
     assert {name: labels for name, labels in found.items() if not name.endswith("_created")} == {
         "dispatcher_server_state": {"server", "state"},
+        "dispatcher_server_state_timestamp_seconds": {"server"},
         "dispatcher_server_in_flight": {"server"},
         "dispatcher_server_limit": {"server"},
         "dispatcher_attempts": {"server", "verdict"},
