@@ -182,6 +182,8 @@ class Job:
     """Stands in the ids of output lines instead of `id`, where given."""
     priority: int = 0
     """Of what a node has in hand, requests of a higher one are sent first."""
+    weight: float = 1.0
+    """Above 0. Among jobs of one priority, a node sends requests in proportion to this."""
     limit: int | None = None
     """How many of its requests may be in flight from one node; None: as many as there are permits."""
 

@@ -204,6 +204,7 @@ def _new_job(
         model=wanted.model,
         provenance=context.config.results.provenance,
         priority=wanted.priority,
+        weight=wanted.weight,
         limit=wanted.limit,
     )
     expires_s = None if expiry is None else expiry_s(expiry.anchor, expiry.seconds, "output_expires_after")
@@ -214,7 +215,6 @@ def _new_job(
         completion_window=wanted.completion_window,
         window_s=seconds,
         job=job,
-        weight=wanted.weight,
         metadata=wanted.metadata,
         output_expires_s=expires_s,
         rows_max=owner.limits.queued_rows,

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from dispatcher.dispatch.hints import tokens_max
 from dispatcher.dispatch.item import Item
+from dispatcher.dispatch.shares import Rank, Shares
 from dispatcher.model import JobId
 from dispatcher.pool.server import Server
 
@@ -30,7 +31,7 @@ class Room(Enum):
 
 
 class Backlog:
-    """Fresh requests in input order; retries, which go first; and retries whose time has not come.
+    """Fresh requests, jobs by turns and each in input order; retries, which go first; and delayed retries.
 
     Retries that are suspects wait apart, for a server with room for one, and those that are to run without
     another wait ahead of them: while one waits, its servers are given no other suspect, or it would never
@@ -44,6 +45,7 @@ class Backlog:
         self._suspects: Heaps = {}
         self._lone: Heaps = {}
         self._held_back = held_back
+        self.shares = Shares()
         self._delayed: list[tuple[float, Item]] = []
         self._count = 0
         self.body_bytes = 0
@@ -58,6 +60,7 @@ class Backlog:
                 self._retry(item)
             else:
                 self._fresh.setdefault(_kind(item), deque()).append(item)
+                self.shares.came(item.lease.job)
             self._note(item, 1)
 
     def put_back(self, item: Item, not_before: float, now: float) -> None:
@@ -93,11 +96,10 @@ class Backlog:
     def discard(self, gone: Callable[[Item], bool]) -> list[Item]:
         """Remove these requests, wherever they wait, and return them."""
         dropped: list[Item] = []
-        for queue in [*self._fresh.values(), *self._heaps()]:
-            kept = [item for item in queue if not self._dropped(item, gone, dropped)]
-            queue.clear()
-            queue.extend(kept)
+        for (_, job), queue in self._fresh.items():
+            self.shares.dropped(job, self._thin(queue, gone, dropped))
         for heap in self._heaps():
+            self._thin(heap, gone, dropped)
             heapq.heapify(heap)
         self._fresh = {kind: queue for kind, queue in self._fresh.items() if queue}  # jobs come and go
         self._delayed = [pair for pair in self._delayed if not self._dropped(pair[1], gone, dropped)]
@@ -156,6 +158,15 @@ class Backlog:
                 return item
         return None
 
+    def _thin(
+        self, queue: list[Item] | deque[Item], gone: Callable[[Item], bool], dropped: list[Item]
+    ) -> int:
+        kept = [item for item in queue if not self._dropped(item, gone, dropped)]
+        count = len(queue) - len(kept)
+        queue.clear()
+        queue.extend(kept)
+        return count
+
     def _dropped(self, item: Item, gone: Callable[[Item], bool], dropped: list[Item]) -> bool:
         if not gone(item):
             return False
@@ -171,11 +182,15 @@ class Backlog:
         queues = self._fitting(self._fresh, server)
         if not queues:
             return None
-        first = min(queues, key=lambda queue: queue[0]) if len(queues) > 1 else queues[0]
+        first = min(queues, key=self._turn) if len(queues) > 1 else queues[0]
         item = first.popleft()
+        self.shares.took(item.lease.job.id)
         if not first:  # jobs come and go
             del self._fresh[_kind(item)]
         return item
+
+    def _turn(self, queue: deque[Item]) -> tuple[Rank, int]:
+        return self.shares.rank(queue[0].lease.job.id), queue[0].order
 
     def _fitting(self, waiting: Mapping[Kind, Queue], server: Server) -> list[Queue]:
         """Those of the queues that hold something for this server."""

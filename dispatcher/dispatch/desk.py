@@ -23,7 +23,7 @@ from dispatcher.dispatch.quarantine import (
 )
 from dispatcher.dispatch.quotas import Quotas
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
-from dispatcher.dispatch.window import Unrecorded, Window
+from dispatcher.dispatch.window import WINDOW_BYTES_MAX, Unrecorded, Window
 from dispatcher.model import (
     Break,
     BreakKind,
@@ -106,6 +106,12 @@ class Desk:
         if self.closed or self._unrecorded.too_many:
             return 0
         return self._window.room(self.backlog, self._unjudged - self.quotas.surplus)
+
+    def wants_others(self) -> bool:
+        """Whether to ask for shards of jobs of which little is ready in hand, however full the window is."""
+        if self.closed or self._unrecorded.too_many or self.backlog.body_bytes >= WINDOW_BYTES_MAX:
+            return False
+        return self.backlog.shares.asking
 
     def admit(self, lease: Lease, requests: Sequence[Request], replay: Replay) -> ShardInHand:
         """Take a leased shard in hand, less what an earlier run has finished."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -15,10 +16,11 @@ from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.sending import Sending
 from dispatcher.dispatch.settling import Settling
+from dispatcher.dispatch.shares import ASKED
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
 from dispatcher.errors import LeaseLostError, StorageError
-from dispatcher.model import Break, BreakKind, Ending, JobId, Lease, NodeId, Outcome, Tally
+from dispatcher.model import Break, BreakKind, Ending, Job, JobId, Lease, NodeId, Outcome, Tally
 from dispatcher.pool.effects import GiveUp
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.server import Server
@@ -64,6 +66,8 @@ class Node:
         self._withdrawn: set[JobId] = set()
         self._unopened: dict[Lease, None] = {}
         """Leases that are ours, and not in hand yet."""
+        self._expected: dict[JobId, Job] = {}
+        """What `expect` was told since the queue was last asked."""
         self._sending = Sending(desk, world.transport, monitor.healthy, self._ended)
         self._settling = Settling(
             desk,
@@ -138,6 +142,16 @@ class Node:
         self._withdrawn.discard(job)
         self._roused.set()
 
+    def expect(self, job: Job) -> None:
+        """The queue may have shards of this job: one is looked for at once, however full the window is.
+
+        Its priority and weight are these from now on, for what is in hand as well.
+        """
+        self._expected[job.id] = job
+        self.desk.backlog.shares.expect(job)
+        self._roused.set()
+        self._hungry.set()
+
     def limit(self, job: JobId, limit: int | None) -> None:
         """Another limit of this job, or none, holds from now on; later leases must have it as well."""
         self.desk.limit(job, limit)
@@ -173,6 +187,9 @@ class Node:
     async def _feed(self, *, until_drained: bool) -> None:
         while not self._stopped:
             self._roused.clear()
+            if self.desk.wants_others():
+                await self._lease_others()
+                continue
             if (room := self.desk.room()) == 0:
                 await self._wait_for_room()
                 continue
@@ -201,14 +218,29 @@ class Node:
     async def _drained(self) -> bool:
         return len(self.desk.shards) == 0 and await self._queue.drained()
 
-    async def _lease(self, room: int) -> bool:
-        """Take shards for about `room` requests in hand. False where there are none."""
-        leases = await self._queue.lease(room, self.desk.quotas.in_plenty | self.ledger.stuck)
+    async def _lease_others(self) -> None:
+        """Take shards of jobs of which too little is ready in hand, while there are such jobs."""
+        shares = self.desk.backlog.shares
+        shares.asking = False
+        found = await self._lease(ASKED, shares.ample())
+        shares.asked(found=found)
+        if found:
+            self.desk.queue_is_dry(dry=False)
+        elif self._queue.obstacle is not None:
+            shares.asking = True
+            await self._wait_for_work()
+
+    async def _lease(self, room: int, without: AbstractSet[JobId] = frozenset()) -> bool:
+        """Take shards for about `room` requests in hand, of no job `without`. False where there are none."""
+        self._expected.clear()
+        leases = await self._queue.lease(room, self.desk.quotas.in_plenty | self.ledger.stuck | without)
         self._unopened.update(dict.fromkeys(leases))
         for lease in leases:
             if self.desk.closed:
                 break
             await self._open(lease)
+        for job in self._expected.values():  # the leases have it as it was before
+            self.desk.backlog.shares.expect(job)
         return bool(leases)
 
     async def _open(self, lease: Lease) -> None:
@@ -258,6 +290,8 @@ class Node:
         if self._world.recorder.obstacle is not None:
             return
         self._sending.start(self.desk.assign(), self._tasks)
+        if self.desk.wants_others():
+            self._hungry.set()
 
     def _hedge(self) -> None:
         if self._world.recorder.obstacle is None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dispatcher.dispatch.node import Node
 from dispatcher.jobs.details import LineError
 from dispatcher.jobs.kept import Kept
+from dispatcher.jobs.life import Stage
 from dispatcher.jobs.quota import excess
 from dispatcher.jobs.threads import Paperwork
 from dispatcher.model import Tally
@@ -42,6 +43,11 @@ class Accounts:
         assert record is not None, "a job that is kept is in the queue"
         kept.counted(record)
         await self.follow(kept, record)
+
+    def expect(self, kept: Kept) -> None:
+        """Have a job that has shards to give take its turn, without a wait for room in the node's window."""
+        if kept.stage is Stage.IN_PROGRESS and not kept.details.paused:
+            self._node.expect(kept.job)
 
     async def try_again(self, kept: Kept, hindered_until: float) -> None:
         """Give shards back whose files could not be read: they are leased, and tried, again."""

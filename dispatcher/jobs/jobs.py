@@ -38,7 +38,6 @@ class NewJob:
     """As given; `window_s` is what it means."""
     window_s: float
     job: Job
-    weight: float = 1.0
     metadata: dict[str, str] | None = None
     output_expires_s: int | None = None
     rows_max: int | None = None
@@ -150,8 +149,8 @@ class Jobs:
             rows_max=new.rows_max,
             model=job.model,
         )
-        await self._queue.create_job(job, stored(details), priority=job.priority, weight=new.weight)
-        kept = Kept(job, details, self._clock.wall(), new.weight, untouched=True)
+        await self._queue.create_job(job, stored(details), priority=job.priority, weight=job.weight)
+        kept = Kept(job, details, self._clock.wall(), untouched=True)
         self._keeper.add(kept)
         return view_of(kept, self._now())
 
@@ -173,16 +172,17 @@ class Jobs:
         return await self._hold(job_id, owner, paused=False)
 
     async def change(self, job_id: str, changes: Changes, owner: str | None = None) -> JobView | None:
-        """Change what a job is entitled to, for all requests that are leased from now on."""
+        """Change what a job is entitled to, for all requests that are sent from now on."""
         kept = self._find(job_id, owner)
         if kept is None:
             return None
         async with kept.lock:
             _refuse_ended(kept, "changed")
-            job, weight = _changed(kept, changes)
-            await self._queue.keeping.change(job, weight)
-            kept.job, kept.weight = job, weight
+            job = _changed(kept.job, changes)
+            await self._queue.keeping.change(job, job.weight)
+            kept.job = job
             self._node.limit(kept.id, job.limit)
+            self._node.expect(job)
         return view_of(kept, self._now())
 
     async def retry_failed(self, job_id: str, owner: str | None = None) -> JobView | None:
@@ -223,6 +223,7 @@ class Jobs:
                 if was_paused:
                     self._node.ledger.begin_rates(kept.id)
                 self._node.welcome(kept.id)
+                self._node.expect(kept.job)
         return view_of(kept, self._now())
 
     def _find(self, job_id: str, owner: str | None) -> Kept | None:
@@ -251,9 +252,8 @@ def _refuse_ended(kept: Kept, what: str) -> None:
         raise IllegalMoveError(f"job {kept.id} is {kept.stage}: it cannot be {what}")
 
 
-def _changed(kept: Kept, changes: Changes) -> tuple[Job, float]:
-    job = kept.job
+def _changed(job: Job, changes: Changes) -> Job:
     limit = None if changes.unlimited else job.limit if changes.limit is None else changes.limit
     priority = job.priority if changes.priority is None else changes.priority
-    weight = kept.weight if changes.weight is None else changes.weight
-    return replace(job, priority=priority, limit=limit), weight
+    weight = job.weight if changes.weight is None else changes.weight
+    return replace(job, priority=priority, weight=weight, limit=limit)

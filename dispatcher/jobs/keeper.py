@@ -74,6 +74,7 @@ class JobKeeper:
         await self._tasks.__aenter__()
         for kept in self.jobs.values():
             self._start(kept)
+            self._accounts.expect(kept)
         return self
 
     async def __aexit__(
@@ -281,6 +282,7 @@ class JobKeeper:
         kept.details = details
         self.moves += 1
         self._log.info("job_moved", job=kept.id, stage=details.stage.value)
+        self._accounts.expect(kept)
         if details.stage in ENDED:
             self._node.ledger.forget(kept.id)
             self._node.welcome(kept.id)

@@ -17,7 +17,6 @@ class Kept:
     details: Details
     created_at: float
     """Seconds since the epoch."""
-    weight: float = 1.0
     shards: int = 0
     requests: int = 0
     obstacle: str | None = None
@@ -51,6 +50,6 @@ class Kept:
 
 def kept_of(record: JobRecord, details: Details) -> Kept:
     """A job that an earlier process has kept."""
-    kept = Kept(record.job, details, record.created_at, record.weight)
+    kept = Kept(record.job, details, record.created_at)
     kept.counted(record)
     return kept

@@ -88,7 +88,7 @@ def view_of(kept: Kept, now: Now) -> JobView:
         status=shown(kept.stage),
         paused=details.paused,
         priority=job.priority,
-        weight=kept.weight,
+        weight=job.weight,
         limit=job.limit,
         max_attempts=job.max_attempts,
         model=details.model,

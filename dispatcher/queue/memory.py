@@ -177,7 +177,7 @@ class _JobShards:
         heappush(self.queued, shard.number)
 
     def share(self) -> Share:
-        return Share(self.job.id, self.requests_leased, created_at=self.order)
+        return Share(self.job.id, self.requests_leased, self.order, self.job.priority, self.job.weight)
 
     def take(self, node: NodeId, expires_at: float) -> Lease | None:
         while self.queued:

@@ -1,7 +1,7 @@
 """What the queue tells of jobs and shards, and how rows of the tables become records."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, auto
 from typing import Any
 
@@ -77,7 +77,7 @@ def job_settings(job: Job) -> dict[str, Any]:
 
 def read_job(row: Row) -> Job:
     """A row's `settings` as a job. A knob of a newer dispatcher is ignored, a missing one has its default."""
-    return msgspec.convert(row["settings"], Job)
+    return replace(msgspec.convert(row["settings"], Job), weight=row["weight"])
 
 
 def read_job_record(row: Row) -> JobRecord:

@@ -415,6 +415,53 @@ async def test_a_jobs_limit_bounds_what_is_in_flight_and_can_be_taken_away(tmp_p
         assert server.peak_in_flight > 2
 
 
+async def test_weight_and_priority_hold_at_once_and_not_when_the_window_has_room(tmp_path, serve):
+    engine = EngineSettings(max_sequences=8, decode_step_s=0.003)
+    server = await serve(engine=engine, answer_tokens=16)
+    settings = {"pool": {"limit": 8}, "queue": {"shard_size": 256}}
+    async with serving(tmp_path / "data", server, **settings) as stage:
+        first = await stage.submit([row(number) for number in range(1000)])
+        await stage.until(first, lambda found: found.request_counts.completed >= 10)
+        await stage.submit([row(number) for number in range(1000, 2000)], extra_body={"weight": 3})
+        await until(lambda: sent_of(server, 1)[60:], 5)
+        sent = sends(server)
+        beside = sent[sent.index("row-01000") :]
+        assert len(sent_of(server, 1)) == pytest.approx(len(beside) * 3 / 4, rel=0.1)
+        urgent = await stage.submit([row(number) for number in range(2000, 2100)])
+        await until(lambda: sent_of(server, 2), 5)
+        await stage.ask("PATCH", f"/jobs/{urgent.id}", json={"priority": 100})
+        before, left = len(sends(server)), 100 - len(sent_of(server, 2))
+        await stage.until(urgent, lambda found: found.request_counts.completed == 100)
+        on_their_way = 8
+        raised = sends(server)[before : before + left + on_their_way]
+        assert len([marker for marker in raised if marker.startswith("row-02")]) == left > 50
+
+
+async def test_each_of_more_jobs_than_the_window_holds_goes_on_when_resumed_and_after_a_restart(
+    tmp_path, serve
+):
+    server = await serve(engine=EngineSettings(max_sequences=8, decode_step_s=0.003), answer_tokens=16)
+    settings = {"pool": {"limit": 8}, "queue": {"shard_size": 256}}
+    async with serving(tmp_path / "data", server, **settings) as stage:
+        for thousand in range(3):
+            last = await stage.submit([row(1000 * thousand + number) for number in range(1000)])
+            await until(lambda thousand=thousand: sent_of(server, thousand)[5:], 5)
+        await stage.ask("POST", f"/jobs/{last.id}/pause")
+        before = len(sent_of(server, 2))
+        await stage.ask("POST", f"/jobs/{last.id}/resume")
+        await until(lambda: sent_of(server, 2)[before + 5 :], 2)
+        await stage.kill()
+    before, at = len(sends(server)), [len(sent_of(server, thousand)) for thousand in range(3)]
+    async with serving(tmp_path / "data", server, **settings):
+        await until(lambda: sends(server)[before + 60 :], 5)
+        since = [len(sent_of(server, thousand)) - at[thousand] for thousand in range(3)]
+        assert min(since) >= 15
+
+
+def sent_of(server, thousand):
+    return [marker for marker in sends(server) if marker.startswith(f"row-{thousand:02}")]
+
+
 @pytest.mark.parametrize("change", [{"prority": 5}, {"weight": 0}, {"limit": 0}, {"priority": "high"}, []])
 async def test_a_change_that_is_none_is_refused(slow_stage, change):
     batch = await slow_stage.submit(rows(50), extra_body={"priority": 3})

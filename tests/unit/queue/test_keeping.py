@@ -63,7 +63,7 @@ async def test_later_leases_have_the_changed_knobs(queue):
     record = await queue.job(A.id)
     assert (record.priority, record.weight) == (4, 0.5)
     (lease,) = await queue.lease(NODE, 1)
-    assert (lease.job.priority, lease.job.limit) == (4, 2)
+    assert (lease.job.priority, lease.job.weight, lease.job.limit) == (4, 0.5, 2)
 
 
 async def test_a_cleared_job_has_no_shards_and_can_be_given_them_again(queue):

@@ -63,7 +63,7 @@ async def test_a_job_in_preparation_is_not_leased(sql, shards, node):
 
 
 async def test_a_job_is_read_back_with_all_its_knobs(sql, shards):
-    job = Job(A, 5, 2.5, "small", "large", provenance=False)
+    job = Job(A, 5, 2.5, "small", "large", provenance=False, weight=0.5)
     details = {"input": {"sha256": "ab", "bytes": 17}, "names": ["ä", None]}
     await sql.queue.create_job(job, details, priority=2, weight=0.5)
     await sql.queue.add_shards(A, shards([3, 4]))
