@@ -23,10 +23,11 @@ def wants_look(server: Server, now: float) -> bool:
 
 
 def _fell_silent(server: Server, now: float) -> bool:
-    if server.answered_at is None or server.looked_at > server.answered_at or not server.in_flight:
+    if server.answered_at is None or not server.in_flight:
         return False
     usual_s = (server.answer_s or 0.0) / server.in_flight
-    return now - server.answered_at >= max(SILENCE_S_MIN, SILENCE_ANSWERS * usual_s)
+    silent_from = server.answered_at + max(SILENCE_S_MIN, SILENCE_ANSWERS * usual_s)
+    return server.looked_at < silent_from <= now  # a look in the pause before has seen nothing of it
 
 
 def is_dying_or_not(server: Server, now: float) -> bool:

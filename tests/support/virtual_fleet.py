@@ -10,7 +10,7 @@ import structlog
 
 from dispatcher.config import Config
 from dispatcher.model import ServerId, ServerSpec
-from dispatcher.testing.simulation.counting import LastAnswer
+from dispatcher.testing.simulation.counting import Answers
 from dispatcher.testing.simulation.policies import Setting, dispatch
 from dispatcher.testing.simulation.rows import JobPlan, Rows
 from dispatcher.testing.simulation.scenario import ServerPlan
@@ -36,6 +36,8 @@ class Course:
     seconds: float = 0.0
     """Virtual seconds until the last answer."""
     sends: int = 0
+    answered: int = 0
+    """Answers of all servers."""
     log: list[Said] = field(default_factory=list)
     servers: list[SimulatedServer] = field(default_factory=list)
 
@@ -47,11 +49,6 @@ class Course:
     def count(self, event: str) -> int:
         """How often something was said of any server."""
         return sum(each.event == event for each in self.log)
-
-    @property
-    def answered(self) -> int:
-        """Rows that were answered, by all servers."""
-        return sum(server.work.answered for server in self.servers)
 
 
 def run_fleet(
@@ -74,13 +71,14 @@ def run_fleet(
             for id_, plan in zip(ids, plans, strict=True)
         ]
         weather(loop, course.servers)
-        witness = LastAnswer(loop)
+        witness = Answers(loop, job.rows)
         specs = [ServerSpec(id_, id_, limit=plan.limit) for id_, plan in zip(ids, plans, strict=True)]
         setting = Setting(Rows(job, seed), dict(zip(ids, course.servers, strict=True)), specs, witness, seed)
         with _logged(course, loop), contextlib.suppress(TimeoutError):
             async with asyncio.timeout(until_s):
                 await dispatch(setting, Config.model_validate(settings))
-        course.seconds, course.sends = witness.at, witness.sends
+        course.seconds, course.sends = witness.last_at, witness.sends
+        course.answered = witness.by_server.total()
 
     run_virtually(whole())
     return course
