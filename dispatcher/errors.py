@@ -61,6 +61,38 @@ class ServersUnavailableError(DispatcherError):
     """No server became usable within the time that the user allowed."""
 
 
+class RequestFailedError(DispatcherError):
+    """A client's request has no answer. `code` is an `ErrorCode`'s value, as in a job's error file."""
+
+    def __init__(
+        self,
+        message: str,
+        code: str,
+        *,
+        status: int | None = None,
+        request_id: str | None = None,
+        server: str | None = None,
+        attempts: int = 0,
+    ) -> None:
+        super().__init__(message, code)  # what pickle makes it of again; the rest it copies
+        self.message = message
+        self.code = code
+        self.status = status
+        """The last answer's HTTP status; None where there was no answer."""
+        self.request_id = request_id
+        self.server = server
+        self.attempts = attempts
+        """Sends that were made."""
+
+    def __str__(self) -> str:
+        where = "" if self.server is None else f" at {self.server}"
+        return f"{self.code}{where}: {self.message}"
+
+
+class ConstraintIgnoredError(DispatcherError):
+    """A constraint on an answer would have no effect on this server, or has had none."""
+
+
 class StoppedError(DispatcherError):
     """The user asked to stop; nothing is lost, and the same command goes on."""
 

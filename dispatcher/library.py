@@ -1,25 +1,20 @@
 """The Python face: a fleet in a script or a notebook, async first, with one portal for blocking code."""
 
-import functools
-import inspect
 import os
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, ExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dispatcher.app.extras import require_tables
 from dispatcher.app.fleet import Fleet, open_fleet, open_metrics
@@ -29,6 +24,7 @@ from dispatcher.app.stream import Stream
 from dispatcher.config import Config, load_config
 from dispatcher.errors import InputError
 from dispatcher.model import Outcome, Request
+from dispatcher.portal import BlockingFace, arguments_of, blocking, iterating
 from dispatcher.request_line import LineFault, parse_request
 from dispatcher.telemetry.logging import keep_to_warnings
 
@@ -93,7 +89,7 @@ class Dispatcher:
             async for outcome in outcomes:
                 yield outcome
 
-    async def run_job(self, input: Path | str, output: Path | str, **run: Any) -> Summary:  # noqa: A002  # the command's own word
+    async def run_job(self, /, input: Path | str, output: Path | str, **run: Any) -> Summary:  # noqa: A002  # the command's own word
         """Answer a JSON lines file, as `dispatcher run` does; the same call goes on after any stop.
 
         `run` takes the settings of the section `run`, e.g. `errors`, `restart=True`, `model="m"`.
@@ -163,7 +159,7 @@ class Dispatcher:
         return load_config(self._path, overrides, os.environ)
 
 
-class BlockingDispatcher:
+class BlockingDispatcher(BlockingFace[Dispatcher]):
     """The same for code without an event loop: every method of a Dispatcher, blocking.
 
     >>> with BlockingDispatcher(servers=["http://gpu1:8000"]) as d:
@@ -173,40 +169,12 @@ class BlockingDispatcher:
     It runs a Dispatcher in a thread of its own, so it works inside a notebook's running loop, too.
     """
 
+    @arguments_of(Dispatcher)
     def __init__(self, *args: Any, **settings: Any) -> None:
-        self._dispatcher = Dispatcher(*args, **settings)
-        self._stack = ExitStack()
-        self._portal: BlockingPortal
+        super().__init__(Dispatcher(*args, **settings))
 
-    def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal())
-            stack.enter_context(self._portal.wrap_async_context_manager(self._dispatcher))
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._dispatcher, name)
-        if inspect.isasyncgenfunction(method):
-            return functools.partial(self._iterate, method)
-        return functools.partial(self._call, method)
-
-    def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        return self._portal.call(functools.partial(method, *args, **options))
-
-    def _iterate(self, method: Callable[..., Any], *args: Any, **options: Any) -> Iterator[Any]:
-        """Each step enters the loop once; leaving the iteration early closes the generator over there."""
-        items = method(*args, **options)
-        try:
-            while (item := self._portal.call(_following, items)) is not _END:
-                yield item
-        finally:
-            self._portal.call(items.aclose)
+    stream = iterating(Dispatcher.stream)
+    run_job = blocking(Dispatcher.run_job)
 
 
 async def _parsed(requests: Iterable[RequestLike] | AsyncIterable[RequestLike]) -> AsyncIterator[Request]:
@@ -234,10 +202,3 @@ def _request(index: int, request: RequestLike) -> Request:
     if isinstance(head, LineFault):
         raise InputError(f"request {index}: {head.message}")
     return Request(index, head.custom_id, head.url, head.model, head.body)
-
-
-_END = object()
-
-
-async def _following(items: AsyncIterator[Any]) -> Any:
-    return await anext(items, _END)

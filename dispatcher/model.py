@@ -324,6 +324,20 @@ class ProbeReport:
     """Its load and capacity, of a full inspection."""
 
 
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """One entry of a server's `/v1/models`."""
+
+    id: str
+    """The name to ask for."""
+    root: str
+    """What the name is an alias or an adapter of; the name itself where the server does not say."""
+    parent: str | None = None
+    """The model that a LoRA adapter belongs to."""
+    max_model_len: int | None = None
+    """Tokens that prompt and answer may have together; None where the server does not say."""
+
+
 class CanaryFault(StrEnum):
     """How a canary, one token or a known answer asked of the engine, went wrong."""
 

@@ -23,7 +23,7 @@ Record = TypeVar("Record")
 async def bound_body(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Have the whole body before a route is called; who sends it slowly is not waited for.
 
-    Raises ApiError (408), HTTPRequestEntityTooLarge (413). Routes read it again from memory.
+    Raises ApiError (400, 408), HTTPRequestEntityTooLarge (413). Routes read it again from memory.
     """
     if request.body_exists and request.path != UPLOADS:
         if not is_live(request.method, request.path):  # nor may who shows no valid token fill the memory
@@ -43,6 +43,9 @@ async def _read_in_time(request: web.Request) -> None:
         headers = {"Connection": "close"}
         message = f"the body did not come within {READ_S:g} s"
         raise ApiError(408, message, code="request_timeout", headers=headers) from None
+    except (web.RequestPayloadError, ConnectionError) as error:  # not what its encoding says, or cut short
+        headers = {"Connection": "close"}
+        raise ApiError(400, "the body cannot be read", code="invalid_body", headers=headers) from error
 
 
 async def read_record(request: web.Request, kind: type[Record]) -> Record:

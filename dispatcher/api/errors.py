@@ -65,11 +65,11 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         return error_response(_of_aiohttp(request, error))
     except DispatcherError as error:
-        _log_failure(request, error)
+        log_failure(request, error)
         said = "the service cannot do this now; its log says why"  # the error may name its files
         return error_response(ApiError(503, said, code="unavailable"))
     except Exception as error:  # noqa: BLE001  # whatever a handler did not foresee
-        _log_failure(request, error)
+        log_failure(request, error)
         return error_response(ApiError(500, "the service failed; its log says why", code="internal_error"))
 
 
@@ -83,7 +83,8 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     return ApiError(error.status, messages.get(error.status, error.reason), headers=headers)
 
 
-def _log_failure(request: web.Request, error: Exception) -> None:
+def log_failure(request: web.Request, error: Exception) -> None:
+    """Log why a request is not answered as it should be."""
     structlog.get_logger("dispatcher.api").error(
         "request_failed", method=request.method, route=_route(request), error=repr(error), exc_info=error
     )

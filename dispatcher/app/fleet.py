@@ -1,7 +1,6 @@
 """The servers of one process: found, watched and reachable, for as long as the context is open."""
 
 import asyncio
-import resource
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.sources import Membership, Source, open_sources
 from dispatcher.config import Config, PoolSettings
+from dispatcher.descriptors import descriptors_for_requests
 from dispatcher.discovery.dns import Resolver
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
@@ -55,7 +55,7 @@ class Fleet:
         """A node that works on this queue with the fleet's servers. `review` may ask for better answers."""
         config = self.config
         world = World(queue, payloads, recorder, self.transport, self.clock, self.metrics)
-        ceiling = Ceiling(descriptors_for_requests())
+        ceiling = Ceiling(descriptors_for_requests(DESCRIPTORS_RESERVED))
         desk = Desk(self.pool, judge, config.dispatch, ceiling, self.metrics, self.clock.now, review)
         waiting = Waiting(config.pool.wait_for_servers_s)
         name = NodeId(f"{socket.gethostname()}-{getpid()}")
@@ -129,11 +129,3 @@ def _prober(settings: PoolSettings, absences: Absences) -> HttpProber:
         connect_timeout_s=settings.connect_timeout_s,
         absences=absences,
     )
-
-
-def descriptors_for_requests() -> int:
-    """Raise this process's soft limit of descriptors to its hard one, and say how many requests may have."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 1_048_576 if hard == resource.RLIM_INFINITY else hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    return max(16, most - DESCRIPTORS_RESERVED)

@@ -8,6 +8,7 @@ from statistics import mean
 
 import msgspec
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from dispatcher.cli.exits import Exit, exit_for, tell
@@ -38,7 +39,7 @@ def rehearse_plan(path: Path, seed: int, *, as_json: bool) -> Exit:
         _print_json({**asdict(went), "efficiency": went.efficiency, "rows_per_s": went.rows_per_s})
     else:
         _print(went)
-    return Exit.DONE
+    return Exit.FAILED_ROWS if went.failed else Exit.DONE
 
 
 def replay(seed: int, count: int, *, as_json: bool) -> Exit:
@@ -83,14 +84,16 @@ def summary_lines(went: Rehearsal) -> Iterator[str]:
     uses = went.servers
     gpu_s = sum(use.up_s + use.down_s for use in uses)
     lost_s, down_s = sum(use.lost_s for use in uses), sum(use.down_s for use in uses)
-    pace = rate(went.rows_per_s)
-    yield f"makespan     {duration(went.makespan_s)} for {counted(went.rows)} rows, {pace} rows/s"
+    answered, pace = went.rows - went.failed, rate(went.rows_per_s)
+    yield f"makespan     {duration(went.makespan_s)} for {counted(answered)} rows, {pace} rows/s"
     yield f"ideal        {duration(went.ideal_s)}: {share(went.ideal_s, went.makespan_s)} of the makespan"
+    if went.failed:
+        yield f"failed       {counted(went.failed)} rows: poison, or too many servers failed while they ran"
     yield f"servers      {rate(gpu_s / _HOUR)} server hours in all"
-    deaths = sum(use.deaths for use in uses)
+    deaths, resends = sum(use.deaths for use in uses), max(0, went.sends - went.rows)
     yield (
         f"churn        {counted(deaths)} deaths; {rate(down_s / _HOUR)} server hours down, "
-        f"{rate(lost_s / _HOUR)} spent on answers that were lost; {counted(went.sends - went.rows)} resends"
+        f"{rate(lost_s / _HOUR)} spent on answers that were lost; {counted(resends)} resends"
     )
     if went.rows_per_s > NODE_ROWS_PER_S:
         yield f"note         one dispatcher process sends about {counted(NODE_ROWS_PER_S)} rows/s at most"
@@ -109,7 +112,7 @@ def _table(uses: Sequence[ServerUse]) -> Table:
 
 def _server_row(use: ServerUse) -> tuple[str, ...]:
     return (
-        use.server,
+        escape(use.server),
         counted(use.rows),
         counted(use.tokens),
         share(use.utilisation, 1.0) if use.up_s else "-",
@@ -124,7 +127,7 @@ def _group_rows(uses: Sequence[ServerUse]) -> Iterator[tuple[str, ...]]:
     for group, members in by_group(uses).items():
         shares = [use.utilisation for use in members]
         yield (
-            f"{counted(len(members))} x {group}",
+            f"{counted(len(members))} x {escape(group)}",
             counted(sum(use.rows for use in members)),
             counted(sum(use.tokens for use in members)),
             f"{share(min(shares), 1.0)} to {share(max(shares), 1.0)}, mean {share(mean(shares), 1.0)}",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TextIO, cast
 
@@ -20,6 +20,10 @@ REFRESH_S = 0.5
 LOG_EVERY_S = 10.0
 SERVERS_SHOWN_MAX = 30
 """Lines for servers on a terminal; the ones that need a look come first, the rest are counted."""
+SERVERS_LOGGED_MAX = 100
+"""As many in a log line, which would be 100 KB for a thousand otherwise."""
+FAULT_CHARACTERS_MAX = 120
+"""Of a fault in a log line: the whole of it stood in the log when it happened."""
 STATE_STYLES = {
     "active": "green",
     "suspect": "yellow",
@@ -124,9 +128,16 @@ async def _log_progress(snapshot: Callable[[], Snapshot]) -> None:
             rows_per_s=round(now.rows_per_s, 2),
             tokens_per_s=round(now.tokens_per_s, 1),
             eta_s=None if now.eta_s is None else round(now.eta_s),
-            servers={view.server: f"{view.state} {view.in_flight}/{view.limit}" for view in now.servers},
+            servers=told(now.servers),
             **({"obstacle": now.obstacle} if now.obstacle else {}),
         )
+
+
+def told(servers: Sequence[ServerView]) -> dict[str, str]:
+    """Each server in words: state, in flight of limit, since when, and why or its last fault."""
+    shown, rest = _those_to_look_at(servers, SERVERS_LOGGED_MAX)
+    words = {view.server: _in_words(view) for view in shown}
+    return words if not rest else {**words, f"and {rest.total()} more": _states(rest)}
 
 
 def render(snapshot: Snapshot, rates: dict[str, float]) -> RenderableType:
@@ -180,13 +191,31 @@ def _servers(snapshot: Snapshot, rates: dict[str, float]) -> Table:
         right = title in ("in flight", "rows/s", "rows")
         table.add_column(title, justify="right" if right else "left", no_wrap=True, overflow="ellipsis")
     table.add_column("last fault", ratio=1, no_wrap=True, overflow="ellipsis")  # gets what the others leave
-    shown = sorted(snapshot.servers, key=lambda view: (view.state == "active", view.server))
-    for view in sorted(shown[:SERVERS_SHOWN_MAX], key=lambda view: view.server):
+    shown, rest = _those_to_look_at(snapshot.servers, SERVERS_SHOWN_MAX)
+    for view in shown:
         table.add_row(*_server_cells(view, rates.get(view.server, 0.0)))
-    if rest := Counter(view.state for view in shown[SERVERS_SHOWN_MAX:]):
-        states = ", ".join(f"{number} {state}" for state, number in sorted(rest.items()))
-        table.add_row(f"and {rest.total()} more:", states)
+    if rest:
+        table.add_row(f"and {rest.total()} more:", _states(rest))
     return table
+
+
+def _those_to_look_at(servers: Sequence[ServerView], most: int) -> tuple[list[ServerView], Counter[str]]:
+    """So many of them by name, those out of rotation before others; and how many more are in which state."""
+    in_need = sorted(servers, key=lambda view: (view.state == "active", view.server))
+    rest = Counter(view.state for view in in_need[most:])
+    return sorted(in_need[:most], key=lambda view: view.server), rest
+
+
+def _states(rest: Counter[str]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in sorted(rest.items()))
+
+
+def _in_words(view: ServerView) -> str:
+    standing = f"{view.state} {view.in_flight}/{view.limit} for {duration(view.in_state_s)}"
+    fault = _fault(view)
+    if len(fault) > FAULT_CHARACTERS_MAX:
+        fault = f"{fault[:FAULT_CHARACTERS_MAX]}..."
+    return f"{standing}: {fault}" if fault else standing
 
 
 def _server_cells(view: ServerView, rows_per_s: float) -> tuple[RenderableType, ...]:

@@ -18,12 +18,19 @@ def explain(
 
     `candidates` gives the keys that the unknown key at a place may have been meant to be.
     """
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    for detail in details:
         place = detail["loc"]
+        if detail["type"] == "too_short" and _has_within(place, details):
+            continue  # of a list whose items are all faulty, and named
         if detail["type"] == "extra_forbidden":
             yield place, f"is not a setting{nearest(str(place[-1]), candidates(place))}"
         else:
             yield place, f"{_message(detail)}{_shown(detail)}"
+
+
+def _has_within(place: Place, details: Collection[ErrorDetails]) -> bool:
+    return any(len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in details)
 
 
 def dotted(place: Place) -> str:
@@ -43,6 +50,7 @@ _PLAIN = {
     "model_attributes_type": "must be a mapping",
     "dict_type": "must be a mapping",
     "tuple_type": "must be a list",
+    "too_short": "must not be empty",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
 }

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from dispatcher.model import Break, BreakKind, Ending, Judgement, ServerId, Verdict
+from dispatcher.model import Break, BreakKind, Ending, ErrorCode, Judgement, ServerId, Verdict
 
 TRIES_MAX: Final = 3
 """Servers that answer one live request, or fail it: its client is waiting."""
@@ -17,6 +17,7 @@ UNREACHED: Final = (
     BreakKind.CONNECT_TIMED_OUT,
 )
 """The request never went out."""
+INTERNAL_ERROR: Final = 500
 
 
 class Journey:
@@ -61,3 +62,10 @@ def may_be_fatal(ending: Ending, judgement: Judgement) -> bool:
             return True
         case _:
             return False
+
+
+def may_be_the_servers(ending: Ending, judgement: Judgement) -> bool:
+    """A doubtful ending that another server may spare the client: a plain 5xx, an answer that broke off."""
+    if isinstance(ending, Break):
+        return True
+    return ending.status >= INTERNAL_ERROR and judgement.code is not ErrorCode.TIMEOUT

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from dispatcher.dispatch.casualties import FATE_S
 from dispatcher.dispatch.ceiling import LIVE_WEIGHT, Ceiling
-from dispatcher.dispatch.journey import may_be_fatal
+from dispatcher.dispatch.journey import may_be_fatal, may_be_the_servers
 from dispatcher.dispatch.prospects import Prospect, prospect_of
 from dispatcher.dispatch.turns import LiveAttempt, Turns, Waiter
 from dispatcher.model import (
@@ -253,7 +253,7 @@ class LiveDesk:
             case Verdict.MISMATCH:
                 return self.has_elsewhere(model, tried)
             case Verdict.DOUBTFUL:
-                return _may_be_the_servers(ending, judgement) and self.has_elsewhere(model, tried)
+                return may_be_the_servers(ending, judgement) and self.has_elsewhere(model, tried)
             case _ as never:
                 assert_never(never)
 
@@ -295,10 +295,3 @@ def _says_nothing(ending: Ending, judgement: Judgement, server: Server) -> bool:
         return isinstance(ending, Answer) and ending.status < INTERNAL_ERROR
     unlisted = server.models is None and judgement.code is ErrorCode.MODEL_NOT_FOUND
     return judgement.verdict is Verdict.MISMATCH and unlisted
-
-
-def _may_be_the_servers(ending: Ending, judgement: Judgement) -> bool:
-    """A doubtful ending that another server may spare the client: a plain 5xx, an answer that broke off."""
-    if isinstance(ending, Break):
-        return True
-    return ending.status >= INTERNAL_ERROR and judgement.code is not ErrorCode.TIMEOUT

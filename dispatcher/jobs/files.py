@@ -109,12 +109,15 @@ class Files:
 
     async def list(self, wanted: FilesWanted) -> Sequence[FileRecord]:
         """A page of files by age."""
-        return [record for record in await self._keeping.list_files(wanted) if not self._is_over(record)]
+        return await self._keeping.list_files(wanted, self._clock.wall())
 
     async def remove(self, file_id: str) -> None:
-        """Forget a file, then remove its bytes: a crash between the two leaves bytes that `open` removes."""
+        """Forget a file, then remove its bytes: a crash between the two leaves bytes that `open` removes.
+
+        Raises QueueError, and StorageError where the bytes stay.
+        """
         await self._keeping.remove_file(file_id)
-        await asyncio.to_thread(self._places.file(file_id).unlink, missing_ok=True)
+        await asyncio.to_thread(self._places.remove_file, file_id)
 
     async def remove_expired(self) -> None:
         """Remove the files whose time is over."""

@@ -8,6 +8,7 @@ import structlog
 
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import DispatcherError
+from dispatcher.jobs.details import Details
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
@@ -82,21 +83,24 @@ class Housekeeping:
     async def _sweep(self) -> None:
         try:
             await self._files.remove_expired()
+            # In this order: a job that ends in between has files that are not among the names.
+            ended = [kept for kept in self._keeper.jobs.values() if kept.stage in ENDED and not kept.released]
+            seen = [(kept, kept.details) for kept in ended]
             names = await self._files.names()
-            for kept in list(self._keeper.jobs.values()):
-                if kept.stage in ENDED and not kept.released and not _is_wanted(kept, names):
-                    await self._release(kept)
+            for kept, details in seen:
+                if not _is_wanted(details, names):
+                    await self._release(kept, details)
         except DispatcherError as error:
             self._log.warning("sweep_failed", error=str(error))
 
-    async def _release(self, kept: Kept) -> None:
+    async def _release(self, kept: Kept, details: Details) -> None:
         async with kept.lock:
-            if kept.stage not in ENDED:
+            if kept.details is not details:  # it was retried
                 return
             kept.released = True
             await asyncio.to_thread(self._places.remove, kept.id)
 
 
-def _is_wanted(kept: Kept, names: AbstractSet[str]) -> bool:
-    """Whether one of its files is still there: its failed requests may be sent again until then."""
-    return not names.isdisjoint({kept.details.output_file_id, kept.details.error_file_id})
+def _is_wanted(details: Details, names: AbstractSet[str]) -> bool:
+    """Whether one of a job's files is still there: its failed requests may be sent again until then."""
+    return not names.isdisjoint({details.output_file_id, details.error_file_id})

@@ -95,11 +95,9 @@ class JobKeeper:
         async with kept.lock:
             if kept.id not in self.jobs:
                 raise IllegalMoveError(f"job {kept.id} was deleted")
-            asleep = kept.stage in ENDED
             await self._move(kept, event, changes)
         kept.wake.set()
-        if asleep:
-            self._start(kept)
+        self._start(kept)
 
     async def remove(self, kept: Kept) -> None:
         """Forget a job that has ended, with its journals and input. Its files stay until they are deleted.
@@ -124,10 +122,18 @@ class JobKeeper:
     # One job's task
 
     def _start(self, kept: Kept) -> None:
-        if kept.stage not in ENDED:
+        """Have one task go on with it: that of a job which is retried just as it ends may still be there."""
+        if kept.stage not in ENDED and not kept.driven:
+            kept.driven = True
             self._tasks.create_task(self._drive(kept), name=f"job {kept.id}")
 
     async def _drive(self, kept: Kept) -> None:
+        try:
+            await self._steps(kept)
+        finally:
+            kept.driven = False
+
+    async def _steps(self, kept: Kept) -> None:
         while kept.stage not in ENDED and not self._closing:
             kept.wake.clear()
             try:
@@ -211,6 +217,7 @@ class JobKeeper:
     async def _stop(self, kept: Kept) -> None:
         if kept.details.at(Stage.IN_PROGRESS) is None:  # its input was not read to the end
             await self._queue.keeping.clear(kept.id)
+            kept.shards = kept.requests = 0
             await self._conclude(kept, Tally(), TokenDetails())
             return
         self._node.withdraw(kept.id, at_once=True)

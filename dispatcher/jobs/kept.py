@@ -26,6 +26,8 @@ class Kept:
     """When it last had requests in flight; by the monotonic clock."""
     untouched: bool = False
     """Whether it cannot have shards yet, as nobody has begun to read its input."""
+    driven: bool = False
+    """Whether a task takes it through its life just now: never two of them."""
     released: bool = False
     """Whether its journals and its input are gone, for nobody can want them any more."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

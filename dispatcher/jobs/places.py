@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dispatcher.errors import StorageError
 from dispatcher.model import JobId
+from dispatcher.storage.filesystem import storage_errors
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -39,10 +40,14 @@ class Places:
         """A job's input: a link to its file, so that deleting the file does not take it away."""
         return self.folders[1] / _checked(job)
 
+    def remove_file(self, file_id: str) -> None:
+        """Remove the bytes of a file; without any it is no error. Raises StorageError."""
+        _remove(self.file(file_id))
+
     def remove(self, job: JobId) -> None:
-        """Remove what a job needs to be run: its journals and its input."""
+        """Remove what a job needs to be run: its journals and its input. Raises StorageError."""
         shutil.rmtree(self.journals_of(job), ignore_errors=True)
-        self.input_of(job).unlink(missing_ok=True)
+        _remove(self.input_of(job))
 
     def remove_strangers(self, jobs: Collection[JobId]) -> None:
         """Remove what is left of other jobs: a killed process did not come to make, or remove, all of it."""
@@ -50,6 +55,11 @@ class Places:
             for path in folder.iterdir():
                 if path.name not in jobs and _ID.fullmatch(path.name):
                     self.remove(JobId(path.name))
+
+
+def _remove(path: Path) -> None:
+    with storage_errors(path, "cannot be removed"):
+        path.unlink(missing_ok=True)
 
 
 def _checked(name: str) -> str:

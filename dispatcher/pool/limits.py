@@ -25,6 +25,8 @@ OVERLOAD_CUT = 0.7
 WAITING_SHARE = 0.1
 """A waiting queue up to this share of the limit keeps the engine fed; a longer one is only latency."""
 SATURATED_SHARE = 0.9
+UNMEASURED_MAX = 6
+"""Readings that a server may leave out before it counts as one without: half a minute by default."""
 
 
 class Limit(Protocol):
@@ -44,6 +46,9 @@ class Limit(Protocol):
 
     def measured(self, telemetry: Telemetry, in_flight: int) -> None:
         """The server told its load. Absent figures change nothing."""
+
+    def unmeasured(self) -> None:
+        """The server did not tell its load."""
 
 
 def ramp(admitted_at: float, now: float) -> float:
@@ -78,6 +83,9 @@ class FixedLimit:
     def measured(self, telemetry: Telemetry, in_flight: int) -> None:
         """A fixed limit does not listen."""
 
+    def unmeasured(self) -> None:
+        """A fixed limit does not listen."""
+
 
 class LearnedLimit:
     """Led by the server's own telemetry. Without it, by the answers that the server gives a second.
@@ -86,7 +94,16 @@ class LearnedLimit:
     anything else tried.
     """
 
-    __slots__ = ("_admitted_at", "_climb", "_cut_at", "_preemptions", "_refused", "_telemetry", "_value")
+    __slots__ = (
+        "_admitted_at",
+        "_climb",
+        "_cut_at",
+        "_preemptions",
+        "_refused",
+        "_telemetry",
+        "_unmeasured",
+        "_value",
+    )
 
     def __init__(self) -> None:
         self._value = float(LIMIT_START)
@@ -94,6 +111,8 @@ class LearnedLimit:
         self._cut_at = float("-inf")
         self._preemptions: float | None = None
         self._telemetry = False
+        self._unmeasured = 0
+        """Readings left out since the latest one."""
         self._refused = False
         """Whether it has refused for load since it was admitted: then it says by itself what fits."""
         self._climb: Climb | None = Climb(self._value, LIMIT_MAX)
@@ -136,6 +155,7 @@ class LearnedLimit:
     def measured(self, telemetry: Telemetry, in_flight: int) -> None:
         """Grow while nothing waits there, hold at a short queue, shrink at a long one or on preemptions."""
         if telemetry.waiting is None:
+            self.unmeasured()
             return
         self._first_telemetry(telemetry)
         if self._preempted(telemetry) or telemetry.waiting > max(1.0, self._value * WAITING_SHARE):
@@ -147,10 +167,18 @@ class LearnedLimit:
             growth = GROWTH_EMPTY if empty else GROWTH
             self._value = min(float(LIMIT_MAX), max(self._value + 1.0, self._value * growth))
 
+    def unmeasured(self) -> None:
+        """Go by the answers from here on, where the server tells its load no more."""
+        self._unmeasured += 1
+        if self._telemetry and self._unmeasured >= UNMEASURED_MAX:
+            self._telemetry = False
+            self._climb = Climb(self._value, LIMIT_MAX)
+
     def _first_telemetry(self, telemetry: Telemetry) -> None:
         if not self._telemetry and telemetry.kv_max_concurrency is not None:
             self._value = max(1.0, min(self._value, telemetry.kv_max_concurrency))
         self._telemetry = True
+        self._unmeasured = 0
 
     def _preempted(self, telemetry: Telemetry) -> bool:
         before, self._preemptions = self._preemptions, telemetry.preemptions_total

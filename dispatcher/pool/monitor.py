@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Protocol, assert_never
 
@@ -17,6 +18,8 @@ from dispatcher.telemetry.metrics import Metrics
 REFRESH_EVERY = 6
 """Every sixth look at a server in rotation asks for its models and whether it sleeps, not only its health.
 The one after it asks the question whose answer is known, where there is one."""
+TOLD_MAX = 100
+"""Servers that the operator is told of one by one while the job waits, in each of the log's lines."""
 NOT_ASKED = CanaryReport()
 SCRAPE_SHARE = 0.4
 """A busy server's figures are waited for this share of `pool.stall_s`: two such waits, and the time between
@@ -123,10 +126,13 @@ class Monitor:
     def states(self) -> dict[str, str]:
         """Each server with its state and why: what the operator is told while the job waits.
 
-        One in rotation can be no help, too: it is told which models it serves.
+        One in rotation can be no help, too: it is told which models it serves. Of many, some are told.
         """
         servers = sorted(self._pool.servers.values(), key=lambda server: server.spec.id)
-        return {server.spec.id: f"{server.state} ({_why(server)})" for server in servers}
+        told: dict[str, str] = {each.spec.id: f"{each.state} ({_why(each)})" for each in servers[:TOLD_MAX]}
+        if rest := Counter(server.state.value for server in servers[TOLD_MAX:]):
+            told[f"and {rest.total()} more"] = ", ".join(f"{n} {state}" for state, n in sorted(rest.items()))
+        return told
 
     async def _watch(self, server: Server) -> None:
         looks = 0

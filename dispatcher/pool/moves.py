@@ -39,7 +39,7 @@ class Moves:
         move = server.machine.move(event, reason, self._now())
         if move.after is State.ACTIVE:
             server.admitted(move.at, spared=move.before is State.SUSPECT)
-            server.next_scrape_at = move.at + self._settings.scrape_interval_s
+            server.next_scrape_at = move.at + self._random.uniform(0.0, self._settings.scrape_interval_s)
         if move.before is State.VERIFYING:
             server.alive_since = move.at
         self._count(server, move)

@@ -237,6 +237,7 @@ class Pool:
         `asked_at` is when they were asked for, now if None: what they show may be as old as that.
         """
         if telemetry is None:
+            server.limit.unmeasured()
             return ()
         restarted = server.restarted(telemetry.started_at)
         server.note_start(telemetry.started_at)

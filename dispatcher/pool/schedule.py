@@ -7,6 +7,8 @@ from typing import assert_never
 from dispatcher.config import PoolSettings
 from dispatcher.pool.states import State
 
+SPREAD = 0.8
+"""The least share of the usual time between two looks."""
 WELL_AFTER_S = 300.0
 """A server this long in rotation is well again: its setbacks are forgotten."""
 
@@ -15,7 +17,8 @@ def check_delay_s(state: State, setbacks: int, settings: PoolSettings, random: R
     """Seconds from now to the next look at a server in this state with so many setbacks behind it."""
     match state:
         case State.ACTIVE | State.JOINING | State.DRAINING | State.GONE:
-            return settings.probe_interval_s
+            # Servers that joined together are not to be asked together for ever.
+            return settings.probe_interval_s * random.uniform(SPREAD, 1.0)
         case State.VERIFYING:
             return 0.0
         case State.SUSPECT:  # its requests wait for the decision: at once, unless this is becoming a habit

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, literal, select, tuple_, update
+from sqlalchemy import Select, delete, func, insert, literal, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from dispatcher.errors import QueueError
@@ -131,8 +131,8 @@ class Keeping:
         return None if row is None else FileRecord(**row)
 
     @whole
-    async def list_files(self, wanted: FilesWanted) -> Sequence[FileRecord]:
-        """A page of files by age. One after an id that is not there is empty."""
+    async def list_files(self, wanted: FilesWanted, now: float) -> Sequence[FileRecord]:
+        """A page of files by age, without those whose time is over; empty after an id that is not there."""
         async with self._database.read() as connection:
             last: Sequence[object] = ()
             if wanted.after is not None:
@@ -141,7 +141,7 @@ class Keeping:
                 if row is None:
                     return []
                 last = tuple(row)
-            rows = (await connection.execute(_page(wanted, last))).mappings().all()
+            rows = (await connection.execute(_page(wanted, last, now))).mappings().all()
         return [FileRecord(**row) for row in rows]
 
     @whole
@@ -172,8 +172,9 @@ def _untouched(row: Row) -> Tally | None:
 _AGE = (files.c.created_at, files.c.id)
 
 
-def _page(wanted: FilesWanted, last: Sequence[object]) -> Select[Any]:
-    statement = select(files).limit(wanted.limit)
+def _page(wanted: FilesWanted, last: Sequence[object], now: float) -> Select[Any]:
+    is_there = or_(files.c.expires_at.is_(None), files.c.expires_at > now)
+    statement = select(files).where(is_there).limit(wanted.limit)
     if wanted.owner is not None:
         statement = statement.where(files.c.owner == wanted.owner)
     if wanted.purpose is not None:

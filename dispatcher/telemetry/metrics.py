@@ -33,7 +33,7 @@ class Metrics:
         self._fleet.build_info.labels(**build).set(1)
 
     def server_state(self, server: str, state: str) -> None:
-        """The server is in this state now, and in no other."""
+        """The server is in this state from now on, and in no other."""
         self._server(server).enter(state)
 
     def server_joined(self, server: str, in_flight: Callable[[], float], limit: Callable[[], float]) -> None:
@@ -160,6 +160,7 @@ class _ServerSeries:
         self._states: dict[str, Gauge] = {}
         self._attempts: dict[Verdict, Counter] = {}
         self._attempt_seconds = families.attempt_seconds.labels(server)
+        self._since = families.since.labels(server)
         self.in_flight = families.in_flight.labels(server)
         self.limit = families.limit.labels(server)
         self.probe_seconds = families.probe_seconds.labels(server)
@@ -171,6 +172,7 @@ class _ServerSeries:
         if state not in self._states:
             self._states[state] = self._families.state.labels(self._server, state)
         self._states[state].set(1)
+        self._since.set_to_current_time()
 
     def attempt_ended(self, verdict: Verdict, seconds: float) -> None:
         self._attempt_seconds.observe(seconds)

@@ -24,6 +24,9 @@ class ServerFamilies:
             "1 for the state that a server is in, 0 for its earlier ones.",
             ["server", "state"],
         )
+        self.since = gauge(
+            "server_state_timestamp_seconds", "When a server entered the state that it is in.", ["server"]
+        )
         self.in_flight = gauge("server_in_flight", "Requests in flight on a server.", ["server"])
         self.limit = gauge("server_limit", "Permits of a server.", ["server"])
         self.attempts = counter("attempts_total", "Ended attempts.", ["server", "verdict"])
@@ -37,7 +40,7 @@ class ServerFamilies:
     def forget(self, server: str) -> None:
         """Remove every series of a server."""
         labels = {"server": server}
-        for family in (self.state, self.in_flight, self.limit):
+        for family in (self.state, self.since, self.in_flight, self.limit):
             family.remove_by_labels(labels)
         for counts in (self.attempts, self.evictions, self.readmissions):
             counts.remove_by_labels(labels)

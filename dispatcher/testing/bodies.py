@@ -34,7 +34,7 @@ class StreamOptions(msgspec.Struct):
 
 
 class StructuredOutputs(msgspec.Struct):
-    """vLLM's constraints on the text, since 0.12. Their older spelling, `guided_*`, is ignored."""
+    """vLLM's constraints on the text, since 0.11; until 0.11 there are the fields `guided_*`."""
 
     choice: list[str] | None = None
     json: str | dict[str, Any] | None = None
@@ -77,10 +77,26 @@ class GenerationBody(Body):
     logprobs: bool | int | None = None
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
+    return_tokens_as_token_ids: bool | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     structured_outputs: StructuredOutputs | None = None
     response_format: ResponseFormat | None = None
+    guided_choice: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_grammar: Any = None
+
+    @property
+    def guided(self) -> dict[str, Any]:
+        """The older spelling of structured outputs, under the newer names; not looked at until it is used."""
+        old = {
+            "choice": self.guided_choice,
+            "json": self.guided_json,
+            "regex": self.guided_regex,
+            "grammar": self.guided_grammar,
+        }
+        return {name: value for name, value in old.items() if value is not None}
 
 
 class ChatBody(GenerationBody, kw_only=True):

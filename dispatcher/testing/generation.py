@@ -124,12 +124,12 @@ def texts_of(body: GenerationBody, raw: bytes, limit: int, asked: Asked) -> list
     """One text for each of `n`."""
     digest = hashlib.blake2b(raw, digest_size=16).digest()
     seeds = [digest, *(digest + index.to_bytes(2) for index in range(1, body.n))]
-    return [generate(body, seed, limit, asked.settings.answer_tokens) for seed in seeds]
+    return [generate(body, seed, limit, asked.settings) for seed in seeds]
 
 
 def _chat_choice(index: int, text: Text, body: ChatBody) -> dict[str, object]:
     wanted = body.logprobs is True or (body.logprobs is not None and body.logprobs is not False)
-    scored = logprobs.chat_content(logprobs.score(text, body.top_logprobs or 0)) if wanted else None
+    scored = logprobs.score(text, body.top_logprobs or 0)
     return {
         "index": index,
         "message": {
@@ -141,7 +141,7 @@ def _chat_choice(index: int, text: Text, body: ChatBody) -> dict[str, object]:
             "function_call": None,
             "reasoning": None,
         },
-        "logprobs": scored,
+        "logprobs": logprobs.chat_content(scored, _names(body)) if wanted else None,
         "finish_reason": text.finish_reason,
         "stop_reason": text.stop_reason,
         **_UNSET_CHOICE,
@@ -162,6 +162,10 @@ def _completion_choice(index: int, prompt: list[str], text: Text, body: Completi
     }
 
 
+def _names(body: GenerationBody) -> logprobs.Naming:
+    return logprobs.naming(by_id=body.return_tokens_as_token_ids)
+
+
 def _scores_prompt(body: CompletionBody) -> bool:
     return body.prompt_logprobs is not None or (body.echo and body.logprobs is not None)
 
@@ -175,9 +179,10 @@ def _completion_logprobs(echoed: list[str], text: Text, body: CompletionBody) ->
         None if value is None else [(piece, value)] for piece, value in zip(echoed, of_prompt, strict=True)
     ]
     return logprobs.completion_lists(
-        [*echoed, *text.pieces],
+        [*echoed, *(one.token for one in scored)],
         [*of_prompt, *(one.logprob for one in scored)],
         [*tops, *(one.top for one in scored)],
+        _names(body),
     )
 
 

@@ -2,12 +2,17 @@
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dispatcher.testing import tokens
 from dispatcher.testing.texts import WORDS, Text
 
+Naming = Callable[[str], str]
+"""How a token is named in an answer: by its text, or by its id."""
+
+END = "</s>"
+"""The token that ends an answer. vLLM shows it after the text of a choice (seen on 0.32.0)."""
 FORBIDDEN = -9999.0
 """What vLLM shows for a token that the structured outputs' mask forbids (seen on 0.32.0)."""
 
@@ -22,8 +27,14 @@ class Scored:
 
 
 def score(text: Text, top: int) -> list[Scored]:
-    """Each token's log probability and the `top` likeliest at its position."""
-    return [_scored(text, position, top) for position in range(len(text.pieces))]
+    """Each token's log probability and the `top` likeliest at its position. After a choice, the end's too."""
+    pieces = [*text.pieces, END] if text.choices and text.finish_reason == "stop" else text.pieces
+    return [_scored(text, pieces, position, top) for position in range(len(pieces))]
+
+
+def naming(*, by_id: bool | None) -> Naming:
+    """The names of tokens: `token_id:112` with vLLM's `return_tokens_as_token_ids`."""
+    return (lambda piece: f"token_id:{tokens.encode([piece])[0]}") if by_id else str
 
 
 def score_prompt(pieces: Sequence[str]) -> list[float | None]:
@@ -36,28 +47,37 @@ def score_prompt(pieces: Sequence[str]) -> list[float | None]:
     return scores
 
 
-def chat_content(scored: Sequence[Scored]) -> dict[str, object]:
+def chat_content(scored: Sequence[Scored], name: Naming) -> dict[str, object]:
     """The `logprobs` of a chat choice."""
     return {
         "content": [
-            {**_entry(one.token, one.logprob), "top_logprobs": [_entry(*rival) for rival in one.top]}
+            {
+                **_entry(name(one.token), one.logprob),
+                "bytes": list(one.token.encode()),
+                "top_logprobs": [_entry(name(token), logprob) for token, logprob in one.top],
+            }
             for one in scored
         ]
     }
 
 
 def completion_lists(
-    pieces: Sequence[str], scores: Sequence[float | None], tops: Sequence[list[tuple[str, float]] | None]
+    pieces: Sequence[str],
+    scores: Sequence[float | None],
+    tops: Sequence[list[tuple[str, float]] | None],
+    name: Naming,
 ) -> dict[str, object]:
     """The `logprobs` of a completion choice: parallel lists."""
-    offsets = [0]
-    for piece in pieces:
-        offsets.append(offsets[-1] + len(piece))
+    named, offsets = [name(piece) for piece in pieces], [0]
+    for each in named:  # vLLM measures the names, though the text has other offsets
+        offsets.append(offsets[-1] + len(each))
     return {
         "text_offset": offsets[:-1],
         "token_logprobs": list(scores),
-        "tokens": list(pieces),
-        "top_logprobs": [None if top is None else dict(top) for top in tops],
+        "tokens": named,
+        "top_logprobs": [
+            None if top is None else {name(token): logprob for token, logprob in top} for top in tops
+        ],
     }
 
 
@@ -74,10 +94,10 @@ def _entry(token: str, logprob: float) -> dict[str, object]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
 
-def _scored(text: Text, position: int, top: int) -> Scored:
-    chosen = text.pieces[position]
+def _scored(text: Text, pieces: Sequence[str], position: int, top: int) -> Scored:
+    chosen = pieces[position]
     rivals = [rival for rival in _allowed(text, position) if rival != chosen]
-    share = 0.5 + zlib.crc32("".join(text.pieces[: position + 1]).encode()) % 50 / 100 if rivals else 1.0
+    share = 0.5 + zlib.crc32("".join(pieces[: position + 1]).encode()) % 50 / 100 if rivals else 1.0
     rest = math.log((1 - share) / len(rivals)) if rivals else FORBIDDEN
     ranked = [(chosen, math.log(share)), *((rival, rest) for rival in rivals)]
     if text.constrained:
@@ -96,4 +116,5 @@ def _allowed(text: Text, position: int) -> list[str]:
     before = text.pieces[:position]
     split = [tokens.pieces(choice) for choice in text.choices]
     nexts = [pieces[position] for pieces in split if pieces[:position] == before and len(pieces) > position]
-    return list(dict.fromkeys(option for piece in nexts for option in (piece, piece[0])))
+    options = dict.fromkeys(option for piece in nexts for option in (piece, piece[0]))
+    return [*options, END] if "".join(before) in text.choices else list(options)

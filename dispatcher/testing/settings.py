@@ -26,6 +26,7 @@ class FakeServerSettings:
     dev_mode: bool = False
     """Whether /is_sleeping, /sleep and /wake_up exist (VLLM_SERVER_DEV_MODE)."""
     version: str = "0.32.0"
+    """What `/version` says; it decides which spelling of structured outputs is understood."""
     keepalive_s: float = 5.0
     """Idle connections are closed after this long (seen on vLLM 0.32.0)."""
     marker: str = r"row-\d+"

@@ -1,6 +1,7 @@
 """The texts of the fake's answers: the same body gets the same text, on every server and in every run."""
 
 import hashlib
+import re
 from dataclasses import dataclass
 from random import Random
 
@@ -10,6 +11,7 @@ from dispatcher.testing import refusals, tokens
 from dispatcher.testing.bodies import GenerationBody, ResponseFormat, StructuredOutputs
 from dispatcher.testing.patterns import UnsupportedPatternError, sample_pattern
 from dispatcher.testing.schemas import UnsupportedSchemaError, sample_schema
+from dispatcher.testing.settings import FakeServerSettings
 
 # 32 words of three letters: each is one token, with and without the blank before it.
 _THREES = (
@@ -39,9 +41,10 @@ class Text:
         return "".join(self.pieces)
 
 
-def generate(body: GenerationBody, seed: bytes, limit: int, mean_tokens: int) -> Text:
+def generate(body: GenerationBody, seed: bytes, limit: int, settings: FakeServerSettings) -> Text:
     """The text that this body gets, at most `limit` tokens. Raises RefusalError where none can be."""
-    constraint = _constraint(body)
+    mean_tokens = settings.answer_tokens
+    constraint = _constraint(body, settings.version)
     if constraint is None and body.stop is None:
         return _free(seed, limit, mean_tokens)
     if constraint is None:
@@ -81,11 +84,30 @@ def _stopped(text: Text, stop: str | list[str] | None) -> Text:
     return Text(tokens.pieces(whole[:at]), "stop", end)
 
 
-def _constraint(body: GenerationBody) -> StructuredOutputs | None:
-    """The two spellings of structured outputs as one; None where the text is free."""
-    if body.structured_outputs is not None:
+def _constraint(body: GenerationBody, version: str) -> StructuredOutputs | None:
+    """The spellings of structured outputs as one; None where the text is free.
+
+    A version ignores what it does not know: `structured_outputs` before 0.11, `guided_*` from 0.12 on.
+    """
+    release = _release(version)
+    if body.guided and release < (0, 12):
+        return _one_kind(_guided(body))
+    if body.structured_outputs is not None and release >= (0, 11):
         return _one_kind(body.structured_outputs)
     return None if body.response_format is None else _of_format(body.response_format)
+
+
+def _release(version: str) -> tuple[int, int]:
+    """The first two numbers; what has none is as new as can be."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (999, 0)
+
+
+def _guided(body: GenerationBody) -> StructuredOutputs:
+    try:
+        return msgspec.convert(body.guided, StructuredOutputs)
+    except msgspec.ValidationError as exc:
+        raise refusals.invalid(str(exc), "body.guided") from exc
 
 
 def _one_kind(asked: StructuredOutputs) -> StructuredOutputs:

@@ -4,7 +4,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from dispatcher.model import Answer, Break, BreakKind, Ending, Health
+from dispatcher.model import Answer, Break, BreakKind, Ending, Health, ListedModel
 
 _Page = TypeVar("_Page")
 
@@ -40,6 +40,14 @@ def models_of(ending: Ending) -> dict[str, str] | None:
     return None if page is None else {model.id: model.root or model.id for model in page.data}
 
 
+def listed_models_of(ending: Ending) -> list[ListedModel] | None:
+    """Read `/v1/models` in full, in the server's order: vLLM lists base models first, then adapters."""
+    page = _read(ending, _MODELS)
+    if page is None:
+        return None
+    return [ListedModel(each.id, each.root or each.id, each.parent, each.max_model_len) for each in page.data]
+
+
 def sleeping_of(ending: Ending) -> bool | None:
     """Read `/is_sleeping`, which vLLM has in development mode only."""
     page = _read(ending, _SLEEP)
@@ -55,6 +63,8 @@ def version_of(ending: Ending) -> str | None:
 class _Model(msgspec.Struct):
     id: str
     root: str | None = None
+    parent: str | None = None
+    max_model_len: int | None = None
 
 
 class _Models(msgspec.Struct):

@@ -88,6 +88,10 @@ class HttpProber:
             telemetry=telemetry,
         )
 
+    async def page(self, server: ServerSpec, path: str) -> Ending:
+        """Get one page, `/version` say, and return how that ended; `pages.py` reads them."""
+        return await self._exchange(server, "GET", path)
+
     async def canary(
         self, server: ServerSpec, model: str | None, known: KnownAnswer | None = None
     ) -> CanaryReport:

@@ -282,6 +282,13 @@ async def test_a_small_body_that_unpacks_to_a_large_one_is_refused(asking):
         assert status in (400, 413)
 
 
+async def test_a_body_that_is_not_what_its_encoding_says_is_the_callers_fault(asking):
+    headers = {"Content-Encoding": "gzip"}
+    for path, key in (("/v1/chat/completions", USER), ("/servers", ADMIN), ("/v1/batches", USER)):
+        status, answer, _ = await asking.ask("POST", path, key=key, data=b"garbage", headers=headers)
+        assert (status, answer["error"]["code"]) == (400, "invalid_body")
+
+
 async def test_a_slow_upload_is_not_waited_for(asking, monkeypatch):
     monkeypatch.setattr("dispatcher.api.openai_files.CHUNK_S", 0.2)
     reader, writer = await asyncio.open_connection(*asking.service.address)

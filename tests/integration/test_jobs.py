@@ -1,12 +1,18 @@
 """Jobs under damage and restarts: what is counted, what is hindered, what is left behind."""
 
+import asyncio
 import json
 
+import aiohttp
 import pytest
 from jobs import MODEL, row, rows, sends
 from services import serving
+from structlog.testing import capture_logs
 
-from dispatcher.jobs import keeper
+from dispatcher.jobs import housekeeping, keeper
+from dispatcher.jobs.accounts import Accounts
+from dispatcher.jobs.files import Files
+from dispatcher.jobs.jobs import Jobs
 from dispatcher.testing import EngineSettings, Match, Respond
 
 SLOW = EngineSettings(max_sequences=8, decode_step_s=0.01)
@@ -96,6 +102,123 @@ async def test_rows_that_succeeded_stay_counted_when_failed_ones_are_sent_again(
         assert min(seen) == 95
         assert seen[-1] == 100
     assert len(sends(server)) == 105
+
+
+# The end of a job, and what comes between
+
+
+async def test_a_job_that_is_retried_just_as_it_ends_has_one_task_and_not_two(tmp_path, serve, monkeypatch):
+    server = await serve()
+    refusing = server.inject(Respond(400, BAD), Match(text="fail"))
+    removing, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held_up(files, file_id, remove=Files.remove):
+        removing.set()
+        await go_on.wait()
+        await remove(files, file_id)
+
+    monkeypatch.setattr(Files, "remove", held_up)
+    async with serving(tmp_path / "data", server) as stage:
+        batch = await stage.submit([row(n, text="fail" if n < 2 else "") for n in range(40)])
+        await stage.until_ended(batch)
+        await stage.ask("POST", f"/jobs/{batch.id}/retry")
+        await asyncio.wait_for(removing.wait(), 10)  # it has ended again, and its task removes the old file
+        server.withdraw(refusing)
+        assert (await stage.ask("POST", f"/jobs/{batch.id}/retry"))[0] == 200
+        assert sum(task.get_name() == f"job {batch.id}" for task in asyncio.all_tasks()) == 1
+        go_on.set()
+        ended = await stage.until_ended(batch)
+        assert (ended.status, ended.request_counts.completed) == ("completed", 40)
+
+
+async def test_a_job_that_ends_while_others_are_swept_can_be_retried(tmp_path, serve, monkeypatch):
+    server = await serve()
+    refusing = server.inject(Respond(400, BAD), Match(text="fail"))
+    monkeypatch.setattr(housekeeping, "SWEEP_S", 0.0)
+    monkeypatch.setattr(housekeeping, "LOOK_S", 0.01)
+    reading, ended, sweeps = asyncio.Event(), asyncio.Event(), []
+
+    async def held_up(files, names=Files.names):
+        found = await names(files)
+        sweeps.append(None)
+        reading.set()
+        await ended.wait()
+        return found
+
+    async with serving(tmp_path / "data", server) as stage:
+        monkeypatch.setattr(Files, "names", held_up)
+        await asyncio.wait_for(reading.wait(), 10)
+        batch = await stage.submit([row(n, text="fail" if n < 2 else "") for n in range(4)])
+        await stage.until_ended(batch)
+        server.withdraw(refusing)
+        ended.set()
+        async with asyncio.timeout(10):
+            while len(sweeps) < 3:  # noqa: ASYNC110  # the sweep that was held up is over
+                await asyncio.sleep(0.01)
+        assert (await stage.ask("POST", f"/jobs/{batch.id}/retry"))[0] == 200
+        assert (await stage.until_ended(batch)).request_counts.completed == 4
+
+
+async def test_a_job_that_is_cancelled_when_its_rows_have_just_been_counted_has_none(
+    tmp_path, server, monkeypatch
+):
+    counted, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held_up(accounts, kept, follow_anew=Accounts.follow_anew):
+        counted.set()
+        await go_on.wait()
+        await follow_anew(accounts, kept)
+
+    monkeypatch.setattr(Accounts, "follow_anew", held_up)
+    async with serving(tmp_path / "data", server) as stage:
+        batch = await stage.submit(rows(20))
+        await asyncio.wait_for(counted.wait(), 10)
+        await stage.sdk.batches.cancel(batch.id)
+        go_on.set()
+        ended = await stage.until_ended(batch)
+        assert (ended.status, ended.request_counts.total, ended.error_file_id) == ("cancelled", 0, None)
+
+
+# Results
+
+
+async def test_results_that_cannot_be_read_to_their_end_do_not_look_whole(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(keeper, "RETRY_S", 0.1)
+    async with serving(tmp_path / "data") as stage:
+        batch = await stage.submit(rows(64))
+        await stage.ask("POST", f"/jobs/{batch.id}/pause")
+        (tmp_path / "data/journals" / batch.id / "000/000001.journal").mkdir(parents=True)
+        await stage.ask("POST", f"/jobs/{batch.id}/resume")
+        await stage.ask("POST", "/servers", json={"url": server.url})
+        await stage.until_job(batch, lambda job: job["counts"]["succeeded"] == 48)
+        async with stage.http.get(f"{stage.url}/jobs/{batch.id}/results") as response:
+            with pytest.raises(aiohttp.ClientError):
+                await response.read()
+
+
+@pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "reads no more"])
+async def test_who_asks_for_results_and_does_not_take_them_is_let_go(tmp_path, monkeypatch, leaves):
+    monkeypatch.setattr("dispatcher.api.jobs.PIECE_S", 60 if leaves else 0.2)
+    let_go = asyncio.Event()
+
+    async def endless(*_):
+        try:
+            while True:
+                yield b"x" * 2**20
+        finally:
+            let_go.set()
+
+    async with serving(tmp_path / "data") as stage:
+        monkeypatch.setattr(Jobs, "results", endless)
+        with capture_logs() as logged:
+            reader, writer = await asyncio.open_connection("127.0.0.1", stage.service.address[1])
+            writer.write(b"GET /jobs/j/results HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b" 200 " in await reader.readline()
+            if leaves:
+                writer.transport.abort()
+            await asyncio.wait_for(let_go.wait(), 10)
+            writer.close()
+        assert [entry for entry in logged if entry["log_level"] == "error"] == []
 
 
 # Deletion

@@ -1,6 +1,7 @@
-"""A recorder that only counts, and a witness that only looks at the clock, for a million rows."""
+"""A recorder and a witness that only count, for a million rows."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from dispatcher.model import Answer, Ending, Grudge, JobId, Lease, Outcome, Request, ServerId, Tally
@@ -60,22 +61,32 @@ class CountingRecorder:
             self._mailbox.put(Recorded(lease, len(outcomes)))
 
 
-class LastAnswer:
-    """`world.Witness` that notes when the last whole answer came, and how many requests were sent."""
+class Answers:
+    """`world.Witness` that counts rows, answers and sends, and notes when the last answer came."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.at = 0.0
+    def __init__(self, loop: asyncio.AbstractEventLoop, rows: int) -> None:
+        self.last_at = 0.0
         self.sends = 0
+        self.by_server: Counter[ServerId] = Counter()
+        """Whole answers, without those to canaries."""
+        self._answered = bytearray(rows)
         self._loop = loop
+
+    @property
+    def missing(self) -> int:
+        """Rows that no server has answered."""
+        return self._answered.count(0)
 
     def sent(self, server: SimulatedServer, row: Row) -> None:  # noqa: ARG002  # Witness's signature
         """See Witness."""
         self.sends += 1
 
-    def ended(self, server: SimulatedServer, row: Row, ending: Ending | None) -> None:  # noqa: ARG002  # as above
+    def ended(self, server: SimulatedServer, row: Row, ending: Ending | None) -> None:
         """See Witness."""
         if isinstance(ending, Answer) and ending.status == 200:  # noqa: PLR2004  # HTTP
-            self.at = self._loop.time()
+            self.last_at = self._loop.time()
+            self.by_server[server.id] += 1
+            self._answered[row.index] = 1
 
     def canary_passed(self, server: ServerId) -> None:
         """See Witness."""

@@ -1,5 +1,6 @@
 """What a user rehearses before renting GPUs: a fleet and a job, from a YAML file."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,6 +22,8 @@ class _Part(BaseModel):
 
 Seconds = Annotated[float, Field(gt=0, le=30 * _DAY)]
 Count = Annotated[int, Field(ge=1)]
+Pace = Annotated[float, Field(ge=1, le=1e12)]
+"""Tokens a second. At less than one, a rehearsal takes longer than anyone waits."""
 
 
 def _mean_alone(value: object) -> object:
@@ -48,11 +51,11 @@ class ServerGroup(_Part):
     count: Annotated[int, Field(ge=1, le=SERVERS_MAX)] = 1
     max_sequences: Annotated[int, Field(ge=1, le=65_536)] = 256
     """vLLM's `--max-num-seqs`."""
-    tokens_per_s: Annotated[float, Field(gt=0)] = 7_200.0
+    tokens_per_s: Pace = 7_200.0
     """Output tokens a second with `max_sequences` running."""
-    tokens_per_s_alone: Annotated[float, Field(gt=0)] = 100.0
+    tokens_per_s_alone: Pace = 100.0
     """Output tokens a second of a single request."""
-    prefill_tokens_per_s: Annotated[float, Field(gt=0)] = 20_000.0
+    prefill_tokens_per_s: Pace = 20_000.0
     kv_tokens: Annotated[int, Field(ge=1024)] = 400_000
     """Tokens that the KV cache holds; vLLM logs it at its start."""
     starts_after_s: Annotated[float, Field(ge=0, le=30 * _DAY)] = 0.0
@@ -107,6 +110,12 @@ class Plan(_Part):
 
     @model_validator(mode="after")
     def _fits(self) -> "Plan":
+        if repeated := [
+            name for name, uses in Counter(group.name for group in self.fleet).items() if uses > 1
+        ]:
+            raise ValueError(
+                f"several groups of the fleet are called {repeated[0]}: give each a name of its own"
+            )
         if sum(group.count for group in self.fleet) > SERVERS_MAX:
             raise ValueError(f"at most {SERVERS_MAX} servers can be simulated")
         longest = self.job.prompt_tokens.most + self.job.output_tokens.most

@@ -9,7 +9,7 @@ import structlog
 
 from dispatcher.testing.simulation import fleet
 from dispatcher.testing.simulation.capacity import tokens_per_s
-from dispatcher.testing.simulation.counting import LastAnswer
+from dispatcher.testing.simulation.counting import Answers
 from dispatcher.testing.simulation.fleet import Member
 from dispatcher.testing.simulation.ideal import ideal_s
 from dispatcher.testing.simulation.plan import Plan
@@ -45,51 +45,53 @@ class Rehearsal:
     """How a rehearsal went."""
 
     rows: int
+    failed: int
+    """Rows that no server answered: poison, or whose servers died too often."""
     makespan_s: float
+    """Until the last answer; 0 where there was none."""
     ideal_s: float
     sends: int
     servers: tuple[ServerUse, ...]
 
     @property
     def efficiency(self) -> float:
-        """The ideal's share of the makespan: 1 is perfect."""
-        return self.ideal_s / self.makespan_s
+        """The ideal's share of the makespan: 1 is perfect, and 0 means that no row was answered."""
+        return self.ideal_s / self.makespan_s if self.makespan_s else 0.0
 
     @property
     def rows_per_s(self) -> float:
-        """Rows a second over the whole makespan."""
-        return self.rows / self.makespan_s
+        """Answered rows a second over the whole makespan."""
+        return (self.rows - self.failed) / self.makespan_s if self.makespan_s else 0.0
 
 
 def rehearse(plan: Plan, seed: int, policy: Policy = dispatcher, ideal: float | None = None) -> Rehearsal:
     """Rehearse a plan. `ideal` saves computing the ideal makespan; without it, the usual best order's is."""
     rows, listed = Rows(plan.job_plan(), seed), fleet.members(plan, seed)
     with quiet():
-        makespan_s, sends, uses = run_virtually(_run(rows, listed, policy, seed))
+        answers, uses = run_virtually(_run(rows, listed, policy, seed))
     if ideal is None:
         ideal = ideal_s(listed, rows, thorough=False)
-    return Rehearsal(plan.job.rows, makespan_s, ideal, sends, uses)
+    return Rehearsal(plan.job.rows, answers.missing, answers.last_at, ideal, answers.sends, uses)
 
 
 async def _run(
     rows: Rows, listed: list[Member], policy: Policy, seed: int
-) -> tuple[float, int, tuple[ServerUse, ...]]:
+) -> tuple[Answers, tuple[ServerUse, ...]]:
     loop = asyncio.get_running_loop()
-    servers, witness = fleet.start(listed, loop), LastAnswer(loop)
-    await policy(Setting(rows, servers, [member.spec for member in listed], witness, seed))
-    uses = tuple(_use(member, servers[member.id], rows.plan, witness.at) for member in listed)
-    return witness.at, witness.sends, uses
+    servers, answers = fleet.start(listed, loop), Answers(loop, rows.plan.rows)
+    await policy(Setting(rows, servers, [member.spec for member in listed], answers, seed))
+    return answers, tuple(_use(member, servers[member.id], rows.plan, answers) for member in listed)
 
 
-def _use(member: Member, server: SimulatedServer, job: JobPlan, until: float) -> ServerUse:
-    work, pace = server.work, tokens_per_s(member.engine, job)
+def _use(member: Member, server: SimulatedServer, job: JobPlan, answers: Answers) -> ServerUse:
+    work, pace, until = server.work, tokens_per_s(member.engine, job), answers.last_at
     lost = max(0, server.tokens_made() - work.delivered)
     down_s = work.down_until(until)
     up_s = 0.0 if member.group.black_hole else max(0.0, until - member.joins_at - down_s)
     return ServerUse(
         member.id,
         member.group.name,
-        work.answered,
+        answers.by_server[member.id],
         work.delivered,
         lost,
         up_s,

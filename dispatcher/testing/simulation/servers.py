@@ -174,7 +174,6 @@ class SimulatedServer:
             return
         ending = self._reply(flight.row)
         if isinstance(ending, Answer) and ending.status == 200:  # noqa: PLR2004  # HTTP
-            self.work.answered += 1
             self.work.delivered += flight.row.output_tokens
         flight.end(ending)
 

@@ -13,7 +13,6 @@ class Work:
     """Output tokens made."""
     delivered: int = 0
     """Output tokens of whole answers that were sent off."""
-    answered: int = 0
     deaths: int = 0
     down_s: float = 0.0
     """Virtual seconds without a process, since it first joined."""

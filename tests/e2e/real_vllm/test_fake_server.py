@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["b", "c"]}}, "required": ["a"]}
+LISTED = {"structured_outputs": {"choice": ["", "tive"]}, "return_tokens_as_token_ids": True}
 SCHEMA_FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
 
 
@@ -31,6 +32,7 @@ GENERATION = {
     "chat_logprobs": chat(min_tokens=8, logprobs=True, top_logprobs=2),
     "chat_prompt_logprobs": chat(min_tokens=8, prompt_logprobs=0, add_generation_prompt=False),
     "chat_choice": chat(structured_outputs={"choice": ["positive", "negative"]}),
+    "chat_choice_listed": chat(logprobs=True, top_logprobs=5, **LISTED),
     "chat_schema": chat(response_format=SCHEMA_FORMAT, max_tokens=400),
     "completion": complete(min_tokens=4),
     "completion_choices": complete(min_tokens=4, n=2),
@@ -38,6 +40,10 @@ GENERATION = {
     "completion_token_ids": complete(min_tokens=4, prompt=[70, 71]),
     "completion_logprobs": complete(min_tokens=4, logprobs=1),
     "completion_scored": complete(max_tokens=0, echo=True, logprobs=1),
+    "completion_choice_listed": complete(max_tokens=8, logprobs=5, **LISTED),
+    "completion_scored_ids": complete(
+        max_tokens=0, echo=True, prompt_logprobs=0, prompt=[[70, 71], [72, 73]]
+    ),
     "completion_prompt_logprobs": complete(min_tokens=4, prompt_logprobs=0),
     "limit_cut_to_the_context": complete(max_tokens=CONTEXT_TOKENS, stop=["e"]),
     "responses": ("/v1/responses", {"model": MODEL, "input": "hello", "max_output_tokens": 2}),

@@ -2,7 +2,7 @@ import pytest
 from rich.console import Console
 
 from dispatcher.app.snapshot import Phase, ServerView, Snapshot
-from dispatcher.cli.view import SERVERS_SHOWN_MAX, RateMeter, render
+from dispatcher.cli.view import SERVERS_LOGGED_MAX, SERVERS_SHOWN_MAX, RateMeter, render, told
 from dispatcher.model import Tally
 
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -80,6 +80,26 @@ def test_of_many_servers_those_that_need_a_look_are_shown():
     assert sum(line.startswith("http://") for line in text) == SERVERS_SHOWN_MAX
     (rest,) = [line.split() for line in text if line.startswith("and ")]
     assert rest == ["and", f"{101 - SERVERS_SHOWN_MAX}", "more:", f"{101 - SERVERS_SHOWN_MAX}", "active"]
+
+
+def test_the_log_tells_of_each_server_since_when_it_is_what_and_why():
+    dead = server(
+        "http://gpu02:8000", "evicted", reason="refused " * 100, in_flight=0, limit=0, in_state_s=61.0
+    )
+    words = told([server(), server("http://gpu03:8000", last_fault=ENGINE_DEAD, last_fault_ago_s=6.0), dead])
+    assert words["http://gpu01:8000"] == "active 8/16 for 3s"
+    assert words["http://gpu03:8000"] == f"active 8/16 for 3s: 6s ago: {ENGINE_DEAD}"
+    assert words["http://gpu02:8000"].startswith("evicted 0/0 for 1m 01s: refused refused")
+    assert len(words["http://gpu02:8000"]) < 160
+
+
+def test_the_log_s_line_does_not_grow_with_the_fleet():
+    words = told(
+        [server(f"http://gpu{number:04}:8000") for number in range(1000)] + [server(state="evicted")]
+    )
+    assert len(words) == SERVERS_LOGGED_MAX + 1
+    assert words["http://gpu01:8000"].startswith("evicted")
+    assert words[f"and {1001 - SERVERS_LOGGED_MAX} more"] == f"{1001 - SERVERS_LOGGED_MAX} active"
 
 
 def test_a_servers_rate_follows_its_successes():

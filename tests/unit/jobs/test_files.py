@@ -82,6 +82,24 @@ async def test_an_expired_file_is_not_there_and_then_its_bytes_are_not(files, cl
     assert files.path(kept).exists()
 
 
+async def test_expired_files_take_no_room_on_a_page(files, clock):
+    expiring = [await keep(files, expires_s=10) for _ in range(3)]
+    kept = [await keep(files) for _ in range(3)]
+    clock.time += 11
+    assert len(await files.list(FilesWanted("ann", 4, ascending=True))) == len(kept)
+    assert {record.id for record in await files.list(FilesWanted("ann", 4))}.isdisjoint(
+        record.id for record in expiring
+    )
+
+
+async def test_bytes_that_cannot_be_removed_are_a_storage_error(files):
+    record = await keep(files)
+    files.path(record).unlink()
+    files.path(record).mkdir()
+    with pytest.raises(StorageError, match="cannot be removed"):
+        await files.remove(record.id)
+
+
 async def test_opening_removes_bytes_that_are_no_file_and_are_not_being_made(files, tmp_path):
     record = await keep(files)
     for name in ("file-stray", "file-a.upload", "file-made.partial", "file-made"):

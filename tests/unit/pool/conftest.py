@@ -31,6 +31,13 @@ def spec(name, **fields):
     return ServerSpec(ServerId(f"http://{name}"), f"http://{name}", **fields)
 
 
+class Latest(Random):
+    """No spread: what may come early comes at its latest."""
+
+    def uniform(self, _a, b):
+        return b
+
+
 class Fleet:
     """A pool with a clock that the test moves, and shorthands for what happens to its servers."""
 
@@ -40,7 +47,7 @@ class Fleet:
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
         self.absences = Absences(clock_now)
-        self.pool = Pool(PoolSettings(**settings), self.metrics, clock_now, Random(7), self.absences)
+        self.pool = Pool(PoolSettings(**settings), self.metrics, clock_now, Latest(7), self.absences)
 
     def join(self, *names, **fields):
         """These servers are all members; returns the new ones."""

@@ -1,7 +1,14 @@
 import pytest
 
 from dispatcher.model import Telemetry
-from dispatcher.pool.limits import LIMIT_MAX, LIMIT_START, RAMP_START, FixedLimit, LearnedLimit
+from dispatcher.pool.limits import (
+    LIMIT_MAX,
+    LIMIT_START,
+    RAMP_START,
+    UNMEASURED_MAX,
+    FixedLimit,
+    LearnedLimit,
+)
 
 LATE = 10_000.0
 IDLE = Telemetry(waiting=0.0)
@@ -202,3 +209,31 @@ def test_successes_do_not_move_a_limit_that_telemetry_leads():
     for _ in range(1000):
         limit.completed(permits(limit) - 1, LATE)
     assert permits(limit) == 10
+
+
+def kept_busy(limit, seconds):
+    """It answers in a second, however many it holds."""
+    for second in range(seconds):
+        for number in range(held := limit.permits(LATE)):
+            limit.completed(held - 1, LATE + second + number / held)
+    return limit.permits(LATE)
+
+
+@pytest.mark.parametrize("silence", ["no figures at all", "a page without the load"])
+def test_a_server_that_tells_its_load_no_more_is_led_by_its_answers(silence):
+    limit = learned(64.0)
+    limit.measured(Telemetry(waiting=0), 0)
+    limit.overloaded(14, 50.0, 50.0)
+    assert kept_busy(limit, 600) == 14, "the figures lead"
+    for _ in range(UNMEASURED_MAX):
+        limit.unmeasured() if silence == "no figures at all" else limit.measured(Telemetry(), 14)
+    assert kept_busy(limit, 600) > 28
+
+
+def test_a_few_figures_that_do_not_come_change_nothing():
+    limit = learned(64.0)
+    for _ in range(3):
+        limit.measured(Telemetry(waiting=0), 0)
+        for _ in range(UNMEASURED_MAX - 1):
+            limit.unmeasured()
+    assert kept_busy(limit, 600) == 64

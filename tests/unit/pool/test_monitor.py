@@ -17,7 +17,7 @@ from dispatcher.model import (
     Verdict,
 )
 from dispatcher.pool.effects import AttemptEnd
-from dispatcher.pool.monitor import REFRESH_EVERY, SCRAPE_SHARE, Monitor
+from dispatcher.pool.monitor import REFRESH_EVERY, SCRAPE_SHARE, TOLD_MAX, Monitor
 from dispatcher.pool.moves import LAST_WORDS_S
 from dispatcher.pool.states import State
 
@@ -525,6 +525,14 @@ async def test_states_are_told_with_their_reasons(watching):
         await asyncio.sleep(1)
         told = "active (verified; serves m)"
         assert w.monitor.states() == {"a": told, "b": told}
+
+
+async def test_of_a_large_fleet_some_are_told_and_the_others_counted(watching):
+    async with watching() as w:
+        w.watch(*(f"{number:03}" for number in range(150)))
+        told = w.monitor.states()
+        assert len(told) == TOLD_MAX + 1
+        assert told["and 50 more"] == "50 joining"
 
 
 async def test_a_server_in_rotation_is_told_with_the_models_it_serves(watching):

@@ -1,5 +1,10 @@
-import pytest
+from itertools import pairwise
+from random import Random
 
+import pytest
+from prometheus_client import CollectorRegistry
+
+from dispatcher.config import PoolSettings
 from dispatcher.model import (
     CanaryFault,
     CanaryReport,
@@ -14,9 +19,11 @@ from dispatcher.model import (
 )
 from dispatcher.pool.effects import GiveUp, Look, Loss, Spared
 from dispatcher.pool.moves import LAST_WORDS_S
+from dispatcher.pool.pool import Pool
 from dispatcher.pool.schedule import WELL_AFTER_S
 from dispatcher.pool.server import DOUBTS_MAX
 from dispatcher.pool.states import State
+from dispatcher.telemetry.metrics import Metrics
 
 UP = ProbeReport(Health.UP)
 SLOW_CANARY = CanaryReport(CanaryFault.SLOW, "no answer in time")
@@ -949,3 +956,15 @@ def test_the_models_that_a_server_serves_are_told_and_those_it_refused(fleet, mo
     server = fleet.admit(models=models)
     server.lacking = dict.fromkeys(lacking, fleet.time)
     assert server.serving == told
+
+
+def test_servers_that_are_admitted_together_are_not_asked_for_their_figures_together():
+    random = Random(1)
+    pool = Pool(PoolSettings(scrape_interval_s=5), Metrics(CollectorRegistry()), lambda: 100.0, random)
+    servers = pool.set_members([ServerSpec(ServerId(str(number)), str(number)) for number in range(100)])
+    for server in servers:
+        pool.probed(server, UP)
+        pool.examined(server, UP, CanaryReport())
+    times = sorted(server.next_scrape_at for server in servers)
+    assert all(100 <= at <= 105 for at in times)
+    assert max(later - earlier for earlier, later in pairwise(times)) < 0.5

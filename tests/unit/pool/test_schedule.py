@@ -31,8 +31,10 @@ def test_a_server_out_of_service_is_looked_at_after_a_back_off(state):
 
 
 @pytest.mark.parametrize("state", [State.ACTIVE, State.JOINING, State.DRAINING])
-def test_a_server_that_is_waited_for_is_looked_at_every_interval(state):
-    assert check_delay_s(state, 9, SETTINGS, Random(1)) == 5
+def test_a_server_that_is_waited_for_is_looked_at_every_interval_or_a_little_before(state):
+    drawn = draws(lambda random: check_delay_s(state, 9, SETTINGS, random))
+    assert 4 <= min(drawn) < 4.1
+    assert 4.9 < max(drawn) <= 5
 
 
 @pytest.mark.parametrize("setbacks", [0, 1, 9])

@@ -53,7 +53,7 @@ async def test_a_job_ends_with_its_files_or_not_at_all(queue):
         await queue.keeping.conclude(JobId("b"), JobStatus.FINISHED, {}, made=[new], gone=["old"])
     assert await queue.keeping.file_ids() == {"old"}
     await queue.keeping.conclude(A.id, JobStatus.FINISHED, {"stage": "done"}, made=[new], gone=["old"])
-    assert await queue.keeping.list_files(FilesWanted(None, 10)) == [new]
+    assert await queue.keeping.list_files(FilesWanted(None, 10), now=2.0) == [new]
     assert (await queue.job(A.id)).status is JobStatus.FINISHED
 
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 import timeit
 
 import pytest
@@ -64,6 +65,7 @@ def test_every_documented_series_is_exported(registry, metrics):
     found = {family.name: set(family.samples[0].labels) - {"le"} for family in families}
     assert {name: labels for name, labels in found.items() if not name.endswith("_created")} == {
         "dispatcher_server_state": {"server", "state"},
+        "dispatcher_server_state_timestamp_seconds": {"server"},
         "dispatcher_server_in_flight": {"server"},
         "dispatcher_server_limit": {"server"},
         "dispatcher_attempts": {"server", "verdict"},
@@ -210,7 +212,7 @@ def test_recording_an_attempt_costs_next_to_nothing(metrics):
     def record():
         metrics.attempt_ended(A, Verdict.SUCCESS, 20.0)
 
-    best_s = min(timeit.repeat(record, number=2000, repeat=5)) / 2000
+    best_s = min(timeit.repeat(record, timer=time.thread_time, number=2000, repeat=5)) / 2000
     assert best_s < 20e-6  # about 2 us on an idle core; what this catches is a lookup by label for each call
 
 

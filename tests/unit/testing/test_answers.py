@@ -149,6 +149,24 @@ def test_guided_spellings_are_ignored():
     assert found["choices"][0]["message"]["content"] != "good"
 
 
+@pytest.mark.parametrize(
+    ("version", "understood"),
+    [
+        ("0.10.2", {"guided_choice"}),
+        ("0.11.2", {"guided_choice", "structured_outputs"}),
+        ("0.12.0", {"structured_outputs"}),
+        ("unknown", {"structured_outputs"}),
+    ],
+)
+def test_a_version_ignores_the_spellings_that_it_does_not_know(version, understood):
+    settings = FakeServerSettings(version=version)
+    spellings = {"guided_choice": ["good"], "structured_outputs": {"choice": ["good"]}}
+    for name, constraint in spellings.items():
+        body = {"messages": [{"role": "user", "content": "hello"}], name: constraint}
+        found = json.loads(ask("/v1/chat/completions", body, settings).body)
+        assert (found["choices"][0]["message"]["content"] == "good") == (name in understood)
+
+
 def test_a_limit_cuts_structured_outputs_short():
     choice = chat(structured_outputs={"choice": ["unbelievable"]}, max_tokens=1)["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("unbe", "length")
@@ -189,6 +207,31 @@ def test_of_a_choice_the_allowed_tokens_sum_to_one_and_others_are_forbidden():
 def test_the_single_choice_is_certain():
     found = chat(structured_outputs={"choice": ["x"]}, logprobs=True, top_logprobs=1)
     assert found["choices"][0]["logprobs"]["content"][0]["logprob"] == 0.0
+
+
+def test_after_a_choice_the_end_of_the_answer_is_shown_beside_what_could_follow():
+    body = {"structured_outputs": {"choice": ["posi", "positive"]}, "max_tokens": 1}
+    short = [complete(prompt=f"{number}", **body) for number in range(20)]
+    assert {one["choices"][0]["finish_reason"] for one in short} == {"stop", "length"}
+    found = chat(structured_outputs={"choice": ["posi"]}, logprobs=True, top_logprobs=2)
+    content = found["choices"][0]["logprobs"]["content"]
+    assert [entry["token"] for entry in content] == ["posi", "</s>"]
+    found = complete(prompt="1", logprobs=5, structured_outputs={"choice": ["", "tive"]})
+    first = found["choices"][0]["logprobs"]["top_logprobs"][0]
+    allowed = {token: value for token, value in first.items() if value > -9999.0}
+    assert allowed.keys() == {"</s>", "tive", "t"}
+    assert sum(map(math.exp, allowed.values())) == pytest.approx(1.0)
+
+
+def test_tokens_are_named_by_their_ids_on_demand():
+    ids = answer("/tokenize", {"prompt": "posi"})["tokens"]
+    asked = {"structured_outputs": {"choice": ["posi"]}, "return_tokens_as_token_ids": True}
+    content = chat(logprobs=True, top_logprobs=1, **asked)["choices"][0]["logprobs"]["content"]
+    assert content[0]["token"] == content[0]["top_logprobs"][0]["token"] == f"token_id:{ids[0]}"
+    assert bytes(content[0]["bytes"]) == b"posi"
+    lists = complete(logprobs=1, **asked)["choices"][0]["logprobs"]
+    assert lists["tokens"][0] == f"token_id:{ids[0]}"
+    assert lists["top_logprobs"][0].keys() == {f"token_id:{ids[0]}"}
 
 
 def test_logprobs_cover_every_token():

@@ -59,6 +59,13 @@ def test_no_policy_is_better_than_the_ideal_and_all_answer_every_row():
         assert sum(use.rows for use in went.servers) >= 60
 
 
+def test_the_ideal_of_a_job_that_the_fleet_holds_at_once_is_not_beaten():
+    """The longest first is not the best order there: all the long rows would share a few servers."""
+    group = {"count": 12, "max_sequences": 64, "tokens_per_s": 1800}
+    job = {"rows": 800, "output_tokens": {"mean": 200, "spread": 0.5}}
+    assert rehearse(Plan.model_validate({"fleet": [group], "job": job}), 0).efficiency <= 1.0
+
+
 def test_churn_is_counted_in_deaths_downtime_and_lost_tokens():
     went = rehearse(plan_of(rows=600, count=2, dies_every_s=60, back_after_s=30), 1)
     assert sum(use.deaths for use in went.servers) >= 2
@@ -91,6 +98,51 @@ def test_the_command_prints_the_makespan_and_every_server(tmp_path):
     told = json.loads(CliRunner().invoke(app, ["simulate", str(path), "--json"]).stdout)
     assert told["rows"] == 50
     assert len(told["servers"]) == 2
+
+
+def test_rows_that_no_server_answers_are_told_and_counted_nowhere_else():
+    went = rehearse(plan_of(rows=40, dies_every_s=0.1, back_after_s=1), 1)  # a row takes 2 s
+    assert (went.rows, went.failed) == (40, 40)
+    assert (went.makespan_s, went.rows_per_s, went.efficiency) == (0.0, 0.0, 0.0)
+    assert sum(use.rows for use in went.servers) == 0
+
+
+def test_canaries_are_no_rows():
+    went = rehearse(plan_of(rows=40, count=2), 1)
+    assert went.failed == 0
+    assert sum(use.rows for use in went.servers) == 40
+
+
+def test_the_command_fails_where_rows_do_and_says_how_many(tmp_path):
+    path = tmp_path / "plan.yaml"
+    path.write_text('fleet: [{name: "[/gpu]"}]\njob: {rows: 3, poison_rows: 1}\n')
+    shown = CliRunner().invoke(app, ["simulate", str(path)])
+    assert shown.exit_code == 1, shown.output
+    assert "for 2 rows" in shown.output
+    assert "failed       1 " in shown.output
+    assert "[/gpu]-0" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("fleet_and_job", "fault"),
+    [
+        ("fleet: [{name: a}, {name: a}]\njob: {rows: 1}", "called a: give each a name of its own"),
+        (
+            "fleet: [{tokens_per_s: 1.0e-9, tokens_per_s_alone: 1.0e-9}]\njob: {rows: 1}",
+            "fleet[0].tokens_per_s",
+        ),
+        ("fleet: [{prefill_tokens_per_s: 0.5}]\njob: {rows: 1}", "fleet[0].prefill_tokens_per_s: must be"),
+        ("fleet: []\njob: {rows: 1}", "fleet: must not be empty"),
+        ("fleet: [{}]\njob: {rows: 0}", "job.rows: must be greater than or equal to 1"),
+    ],
+)
+def test_a_plan_that_cannot_be_rehearsed_is_refused(tmp_path, fleet_and_job, fault):
+    path = tmp_path / "plan.yaml"
+    path.write_text(fleet_and_job)
+    with pytest.raises(ConfigError) as caught:
+        read_plan(path)
+    assert fault in str(caught.value)
+    assert str(caught.value).count("must not be empty") == (fault == "fleet: must not be empty")
 
 
 def test_the_command_replays_a_seed():

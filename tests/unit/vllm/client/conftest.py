@@ -1,0 +1,7 @@
+"""Virtual time: what awaits in here waits for nothing real."""
+
+from virtual_loop import VirtualLoop
+
+
+def pytest_asyncio_loop_factories(config, item):
+    return {"virtual": VirtualLoop}
