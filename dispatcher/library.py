@@ -100,6 +100,7 @@ class Dispatcher:
 
     async def annotate(  # each is a word of the question
         self,
+        /,
         rows: "Rows",
         *,
         prompt: str | None = None,
@@ -139,7 +140,7 @@ class Dispatcher:
             async for row in answered:
                 yield row
 
-    async def annotate_table(self, input: Path | str, output: Path | str, **annotate: Any) -> Summary:  # noqa: A002  # the command's own word
+    async def annotate_table(self, /, input: Path | str, output: Path | str, **annotate: Any) -> Summary:  # noqa: A002  # the command's own word
         """Annotate a table, as `dispatcher annotate` does; the same call goes on after any stop.
 
         `annotate` takes the settings of the section `annotate`, e.g. `prompt="prompt.md"`, `limit=9`: files
@@ -176,6 +177,8 @@ class BlockingDispatcher(BlockingFace[Dispatcher]):
 
     stream = iterating(Dispatcher.stream)
     run_job = blocking(Dispatcher.run_job)
+    annotate = iterating(Dispatcher.annotate)
+    annotate_table = blocking(Dispatcher.annotate_table)
 
 
 async def _parsed(requests: Iterable[RequestLike] | AsyncIterable[RequestLike]) -> AsyncIterator[Request]:
