@@ -5,25 +5,32 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
+    Callable,
     Iterable,
     Mapping,
+    Sequence,
 )
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from dispatcher.app.extras import require_tables
 from dispatcher.app.fleet import Fleet, open_fleet, open_metrics
+from dispatcher.app.requests_file import RequestsFile
 from dispatcher.app.run import JobRun, Summary
 from dispatcher.app.stream import Stream
-from dispatcher.config import load_config
+from dispatcher.config import Config, load_config
 from dispatcher.errors import InputError
 from dispatcher.model import Outcome, Request
 from dispatcher.portal import BlockingFace, arguments_of, blocking, iterating
 from dispatcher.request_line import LineFault, parse_request
 from dispatcher.telemetry.logging import keep_to_warnings
+
+if TYPE_CHECKING:
+    from dispatcher.app.rows import Rows
 
 RequestLike = Mapping[str, Any]
 """A request as in an OpenAI batch line: `custom_id`, `url`, `body`; `method` may be left out."""
@@ -88,9 +95,70 @@ class Dispatcher:
 
         `run` takes the settings of the section `run`, e.g. `errors`, `restart=True`, `model="m"`.
         """
-        section = {**self._overrides.get("run", {}), **run, "output": str(output)}
-        config = load_config(self._path, {**self._overrides, "run": section}, os.environ)
-        return await JobRun(config, str(input), fleet=self._fleet).execute()
+        config = self._config_with("run", {}, {**run, "output": str(output)})
+        return await JobRun(config, RequestsFile(config, str(input)), fleet=self._fleet).execute()
+
+    async def annotate(  # each is a word of the question
+        self,
+        /,
+        rows: "Rows",
+        *,
+        prompt: str | None = None,
+        system: str | None = None,
+        labels: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+        valid: Callable[[Any], object] | None = None,
+        model: str | None = None,
+        **annotate: Any,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Ask about each row and yield it with the answers' columns, as they are ready and not in order.
+
+        >>> async for row in d.annotate(rows, prompt="Is this positive? {{ text }}", labels=["yes", "no"]):
+        ...     print(row["text"], row["answer"])
+
+        Args:
+            rows: Mappings, or the name of a table: a file, a directory or a pattern.
+            prompt: A Jinja2 template of the user's message, over a row's columns.
+            system: One of the system message.
+            labels: The only answers there are.
+            schema: A JSON schema of the answers; each top-level property becomes a column.
+            valid: Given each answer, a text or the values by name; raises ValueError for a bad one.
+            model: What every request asks for; None: whatever a server has.
+            annotate: Other settings of the section `annotate`, e.g. `temperature=0`, `prefix="label"`.
+
+        A row without a valid answer has `answer_error_code`, and is no exception. Nothing is kept on
+        disk; for that there is `annotate_table`. Raises ConfigError, and InputError for a row that cannot be
+        asked about.
+        """
+        require_tables()
+        from dispatcher.app.rows import Question, annotated  # noqa: PLC0415  # it needs an extra
+
+        section = {**annotate, "labels": list(labels)}
+        config = self._config_with("annotate", section, {} if model is None else {"model": model})
+        question = Question(prompt, system, schema, valid)
+        async with aclosing(annotated(self._fleet, config, rows, question)) as answered:
+            async for row in answered:
+                yield row
+
+    async def annotate_table(self, /, input: Path | str, output: Path | str, **annotate: Any) -> Summary:  # noqa: A002  # the command's own word
+        """Annotate a table, as `dispatcher annotate` does; the same call goes on after any stop.
+
+        `annotate` takes the settings of the section `annotate`, e.g. `prompt="prompt.md"`, `limit=9`: files
+        are named, as on the command line.
+        """
+        require_tables()
+        from dispatcher.app.table import Table  # noqa: PLC0415  # it needs an extra
+
+        config = self._config_with("annotate", annotate, {"output": str(output)})
+        return await JobRun(config, Table(config, str(input)), fleet=self._fleet).execute()
+
+    def _config_with(self, section: str, settings: Mapping[str, Any], run: Mapping[str, Any]) -> Config:
+        overrides = {
+            **self._overrides,
+            section: {**self._overrides.get(section, {}), **settings},
+            "run": {**self._overrides.get("run", {}), **run},
+        }
+        return load_config(self._path, overrides, os.environ)
 
 
 class BlockingDispatcher(BlockingFace[Dispatcher]):
@@ -109,6 +177,8 @@ class BlockingDispatcher(BlockingFace[Dispatcher]):
 
     stream = iterating(Dispatcher.stream)
     run_job = blocking(Dispatcher.run_job)
+    annotate = iterating(Dispatcher.annotate)
+    annotate_table = blocking(Dispatcher.annotate_table)
 
 
 async def _parsed(requests: Iterable[RequestLike] | AsyncIterable[RequestLike]) -> AsyncIterator[Request]:

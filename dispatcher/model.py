@@ -26,6 +26,7 @@ class ErrorCode(StrEnum):
     TIMEOUT = auto()
     SERVER_ERROR = auto()
     INVALID_RESPONSE = auto()
+    INVALID_ANSWER = auto()
     POISON = auto()
     BATCH_EXPIRED = auto()
     BATCH_CANCELLED = auto()

@@ -141,6 +141,22 @@ class Prober(Protocol):
         """`/metrics`; None where there is none or it cannot be read in time. None: a probe's time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """An answer that its job has no use for, though its server has done what it was asked."""
+
+    message: str
+    again: Request | None
+    """What to ask instead; None where it has been asked often enough."""
+
+
+class Review(Protocol):
+    """Looks at a success before it counts: a pure function."""
+
+    def __call__(self, request: Request, judgement: Judgement, asked: int) -> Unusable | None:
+        """None where the answer is good. `asked` is how often the request was asked again already."""
+
+
 class Judge(Protocol):
     """Maps an attempt's ending to a judgement: a pure function."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import structlog
 
+from dispatcher.app.requests_file import RequestsFile
 from dispatcher.app.run import JobRun
 from dispatcher.config import Config, load_config
 from dispatcher.testing.engine import EngineSettings
@@ -44,12 +45,17 @@ async def open_demo(directory: Path) -> AsyncIterator[Demo]:
     async with AsyncExitStack() as stack:
         settings = FakeServerSettings(models=("demo-model",), answer_tokens=24, engine=ENGINE)
         servers = [await stack.enter_async_context(FakeServer(settings)) for _ in range(SERVERS)]
-        demo = Demo(JobRun(_config(directory, servers), str(directory / "requests.jsonl")), directory)
+        demo = Demo(_job(directory, servers), directory)
         weather = asyncio.create_task(_weather(demo.job, servers[1]), name="weather")
         try:
             yield demo
         finally:
             weather.cancel()
+
+
+def _job(directory: Path, servers: Sequence[FakeServer]) -> JobRun:
+    config = _config(directory, servers)
+    return JobRun(config, RequestsFile(config, str(directory / "requests.jsonl")))
 
 
 def _config(directory: Path, servers: Sequence[FakeServer]) -> Config:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def mark_of(path: Path) -> str | None:
     return found[1].decode()
 
 
-def answers_mark(sha256: str | None, settings: dict[str, Any]) -> str:
+def answers_mark(sha256: str | None, settings: Mapping[str, Any]) -> str:
     """What stands in the ids of all answers to this input under these settings, so that they can be told."""
     told = {name: value for name, value in settings.items() if name != "run.on_invalid"}
     return hashlib.sha256(json.dumps([sha256, told], sort_keys=True).encode()).hexdigest()[:12]

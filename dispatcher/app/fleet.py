@@ -24,7 +24,7 @@ from dispatcher.dispatch.world import World
 from dispatcher.model import NodeId
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
-from dispatcher.ports import Payloads, Queue, Recorder
+from dispatcher.ports import Payloads, Queue, Recorder, Review
 from dispatcher.telemetry.absences import Absences
 from dispatcher.telemetry.exporter import serve_metrics
 from dispatcher.telemetry.loop_lag import measure_loop_lag
@@ -49,12 +49,14 @@ class Fleet:
     clock: SystemClock
     metrics: Metrics
 
-    def node(self, queue: Queue, payloads: Payloads, recorder: Recorder) -> Node:
-        """A node that works on this queue with the fleet's servers."""
+    def node(
+        self, queue: Queue, payloads: Payloads, recorder: Recorder, review: Review | None = None
+    ) -> Node:
+        """A node that works on this queue with the fleet's servers. `review` may ask for better answers."""
         config = self.config
         world = World(queue, payloads, recorder, self.transport, self.clock, self.metrics)
         ceiling = Ceiling(descriptors_for_requests(DESCRIPTORS_RESERVED))
-        desk = Desk(self.pool, judge, config.dispatch, ceiling, self.metrics, self.clock.now)
+        desk = Desk(self.pool, judge, config.dispatch, ceiling, self.metrics, self.clock.now, review)
         waiting = Waiting(config.pool.wait_for_servers_s)
         name = NodeId(f"{socket.gethostname()}-{getpid()}")
         return Node(name, world, desk, self.monitor, config.dispatch, config.queue, waiting)

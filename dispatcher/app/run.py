@@ -1,39 +1,33 @@
 """`run`: one input, one job, one node; from the first line read to the files in place."""
 
 import asyncio
-import hashlib
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from dispatcher.app.clock import SystemClock
-from dispatcher.app.files import JobFiles, answers_mark, check_files, job_files, mark_of
+from dispatcher.app.files import JobFiles
 from dispatcher.app.fleet import Fleet, open_fleet, open_metrics
 from dispatcher.app.snapshot import Phase, Snapshot, view_run
 from dispatcher.app.sources import check_sources
-from dispatcher.app.state import OpenJob, answer_settings, open_job, remove_state
+from dispatcher.app.state import OpenJob, open_job, remove_state
+from dispatcher.app.work import Found, Work
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import (
     DispatcherError,
     QueueError,
-    StateError,
     StoppedError,
     StorageError,
     first_of,
 )
-from dispatcher.ingest.payloads import FilePayloads
 from dispatcher.model import Tally
 from dispatcher.queue.records import JobStatus
 from dispatcher.queue.sql import SqlQueue
-from dispatcher.results.finalise import finalise
 from dispatcher.results.recorder import JournalRecorder
-from dispatcher.results.verify import verify
 from dispatcher.telemetry.metrics import Metrics
 
 DEPTH_EVERY_S = 5.0
@@ -65,19 +59,16 @@ class JobRun:
 
     Args:
         config: Every setting.
-        input_name: A JSON lines file, a `.gz` or `.zst` of one, or `-` for standard input.
+        work: What is to be done.
         fleet: Servers that are watched already; None opens the configured ones for this run.
-        stdin: What `-` reads; None where standard input is not given.
     """
 
-    def __init__(
-        self, config: Config, input_name: str, *, fleet: Fleet | None = None, stdin: BinaryIO | None = None
-    ) -> None:
-        self.files = job_files(config, input_name)
+    def __init__(self, config: Config, work: Work, *, fleet: Fleet | None = None) -> None:
+        self.files = work.files
         self.phase = Phase.STARTING
         self.config = config
         self._fleet = fleet
-        self._stdin = stdin
+        self._work = work
         self._clock = SystemClock()
         self._stops = 0
         self._drain: asyncio.Task[None] | None = None
@@ -95,15 +86,17 @@ class JobRun:
         and ServersUnavailableError with everything recorded so far kept; StoppedError for a stop before the
         first row could be sent.
         """
-        self._check_settings()
-        if self._has_output_without_state():
-            return await asyncio.to_thread(self._answered_before)
+        if self._fleet is None:
+            check_sources(self.config)
+        self._work.check()
+        if (found := await asyncio.to_thread(self._work.found)) is not None:
+            return self._found_before(found)
         try:
             async with AsyncExitStack() as stack:
                 metrics = await stack.enter_async_context(self._open_metrics())
                 self.phase = Phase.READING
                 opened = await stack.enter_async_context(
-                    open_job(self.config, self.files, self._clock, self._stdin, self._check_stopped)
+                    open_job(self.config, self._work, self._clock, self._check_stopped)
                 )
                 summary = await self._run(opened, metrics)
         except* DispatcherError as group:
@@ -112,45 +105,11 @@ class JobRun:
             await asyncio.to_thread(remove_state, self.files.state)
         return summary
 
-    def _check_settings(self) -> None:
-        """Tell before hours of reading what would be wrong after them."""
-        if self._fleet is None:
-            check_sources(self.config)
-        check_files(self.files, skip=self.config.run.on_invalid == "skip")
-
-    def _has_output_without_state(self) -> bool:
-        has_state = (self.files.state / "queue.sqlite").exists()
-        return self.files.output.exists() and not has_state and not self.config.run.restart
-
-    def _answered_before(self) -> Summary:
-        """The output is there and its state is not: fine if it answers this input, else not ours to touch."""
-        files = self.files
-        advice = "Give --restart to replace it, or another output"
-        if not Path(files.input).is_file():  # standard input, or a pipe: read once, and gone
-            raise StateError(f"{files.output} exists already. {advice}")
-        with tempfile.TemporaryDirectory(prefix="dispatcher-") as work:
-            errors = files.errors if files.errors.exists() else None
-            report = verify(Path(files.input), files.output, errors, work_dir=Path(work))
-        marks = {mark_of(files.output), mark_of(files.errors)} - {None}
-        if not report.ok or marks - {self._mark_of_input()}:
-            raise StateError(
-                f"{files.output} exists already, and does not answer {files.input} as it is now under these "
-                f"settings (model, provenance). {advice}"
-            )
-        if report.failed and self.config.run.retry_failed:
-            raise StateError(
-                f"{files.output} is finished and {files.state} is gone, so its failed rows cannot be sent "
-                "again by themselves: make a new input of them, or give --restart to send every row again"
-            )
+    def _found_before(self, found: Found) -> Summary:
         self.phase = Phase.FINISHED
-        self._rows = report.requests
-        self._earlier = Tally(report.succeeded, report.failed)
-        return Summary(self.snapshot(), files, 0, finished=True, sent_nothing=True)
-
-    def _mark_of_input(self) -> str:
-        with Path(self.files.input).open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return answers_mark(sha256, answer_settings(self.config))
+        self._rows = found.rows
+        self._earlier = found.tally
+        return Summary(self.snapshot(), self.files, 0, finished=True, sent_nothing=True)
 
     def request_stop(self) -> bool:
         """First call: send nothing more and wait for what is in flight. Second call: end at once.
@@ -191,30 +150,20 @@ class JobRun:
         self._rows = record.requests
         self._earlier = await opened.queue.tally(record.job.id)
         if record.status is JobStatus.FINISHED:
-            if not self._has_outputs_of(record.job.mark):
+            if not self._work.has_outputs(record.job.mark, self._earlier):
                 await self._write(opened)
             self.phase = Phase.FINISHED
             return Summary(self.snapshot(), self.files, record.rejected, finished=True, sent_nothing=True)
-        await self._work(opened, metrics)
+        await self._answer(opened, metrics)
         finished = (await opened.queue.depth()).drained
         if finished:
             await self._write(opened)
         return Summary(self.snapshot(), self.files, record.rejected, finished=finished)
 
-    def _has_outputs_of(self, mark: str | None) -> bool:
-        """Whether the finished job's files are in place. Raises StateError for another job's output."""
-        found = mark_of(self.files.output)
-        if found not in (None, mark):
-            raise StateError(
-                f"{self.files.output} exists already, and is not the output of the finished run in "
-                f"{self.files.state}. Move it away, or choose another output"
-            )
-        return self.files.output.exists() and (self.files.errors.exists() or not self._earlier.failed)
-
-    async def _work(self, opened: OpenJob, metrics: Metrics) -> None:
+    async def _answer(self, opened: OpenJob, metrics: Metrics) -> None:
         async with self._servers(metrics) as fleet, self._open_recorder(fleet) as recorder:
             self._pool_fleet, self._recorder = fleet, recorder
-            node = fleet.node(opened.queue, FilePayloads(opened.source.path), recorder)
+            node = fleet.node(opened.queue, opened.prepared.payloads, recorder, opened.prepared.review)
             self._check_stopped()
             self._node, self.phase = node, Phase.RUNNING
             depth = asyncio.create_task(self._tell_depth(opened.queue, fleet), name="queue depth")
@@ -246,14 +195,7 @@ class JobRun:
         self.phase = Phase.WRITING
         job = opened.record.job
         shards = _from_thread(opened.queue.shards(job.id), asyncio.get_running_loop())
-        await asyncio.to_thread(
-            finalise,
-            job,
-            (record.shard for record in shards),
-            self.files.journals,
-            self.files.output,
-            self.files.errors,
-        )
+        await asyncio.to_thread(self._work.write, job, (record.shard for record in shards), opened.prepared)
         await opened.queue.finish_job(job.id)
         self.phase = Phase.FINISHED
 

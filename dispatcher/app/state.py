@@ -5,29 +5,26 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import structlog
 
-from dispatcher.app.files import JobFiles, answers_mark
+from dispatcher.app.files import answers_mark
+from dispatcher.app.work import Prepared, Work
 from dispatcher.config import Config
 from dispatcher.errors import InputError, StateError, StorageError
-from dispatcher.ingest.findings import ScanReport
-from dispatcher.ingest.scan import scan
-from dispatcher.ingest.sharding import ScanLimits
 from dispatcher.model import Job, JobId, Shard
 from dispatcher.ports import Clock
 from dispatcher.queue.records import JobRecord, JobStatus
 from dispatcher.queue.sql import SqlQueue, open_queue
 from dispatcher.results.finalise import drop_failed
 from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
-from dispatcher.storage.source import Fingerprint, Source, prepare_source
 
 LOCK_NAME = "lock"
 DATABASE_NAMES = frozenset(f"queue.sqlite{ending}" for ending in ("", "-wal", "-shm", "-journal"))
-OWN_NAMES = frozenset({"journal", "work", "input.jsonl", "input.jsonl.partial"}) | DATABASE_NAMES
+OWN_NAMES = frozenset({"journal", "work", "input.jsonl", "input.jsonl.partial", "table"}) | DATABASE_NAMES
 """What a run makes in its state directory, beside the lock. Nothing else there is ever removed."""
 
 
@@ -36,13 +33,13 @@ class OpenJob:
     """A job that is ready to run, locked to this process."""
 
     queue: SqlQueue
-    source: Source
+    prepared: Prepared
     record: JobRecord
 
 
 @asynccontextmanager
 async def open_job(
-    config: Config, files: JobFiles, clock: Clock, stdin: BinaryIO | None, check_stopped: Callable[[], None]
+    config: Config, work: Work, clock: Clock, check_stopped: Callable[[], None]
 ) -> AsyncIterator[OpenJob]:
     """Continue the state directory's job, or make one from the input.
 
@@ -50,19 +47,20 @@ async def open_job(
     where the directory is in use, of another input, of other settings or of a newer version; InputError for
     an input that cannot be run, in which case nothing is left behind.
     """
+    state = work.files.state
     try:
-        await asyncio.to_thread(ensure_writable, files.state)
+        await asyncio.to_thread(ensure_writable, state)
     except StorageError as error:  # nothing has begun: not a run to resume, but a setting to change
         raise StateError(str(error)) from error
-    with StateLock(files.state):
+    with StateLock(state):
         if config.run.restart:
-            await asyncio.to_thread(_clear, files.state)
+            await asyncio.to_thread(_clear, state)
         try:
-            async with _queue(config, files.state, clock) as queue:
-                preparation = _Preparation(config, files, queue, stdin, check_stopped)
+            async with _queue(config, state, clock) as queue:
+                preparation = _Preparation(config, work, queue, check_stopped)
                 yield await preparation.opened()
         except InputError:
-            await asyncio.to_thread(_clear_unless_kept, files.state)
+            await asyncio.to_thread(_clear_unless_kept, state)
             raise
 
 
@@ -94,17 +92,12 @@ class _Preparation:
     """The way from a state directory and an input to a job that can run."""
 
     def __init__(
-        self,
-        config: Config,
-        files: JobFiles,
-        queue: SqlQueue,
-        stdin: BinaryIO | None,
-        check_stopped: Callable[[], None],
+        self, config: Config, work: Work, queue: SqlQueue, check_stopped: Callable[[], None]
     ) -> None:
         self._config = config
-        self._files = files
+        self._work = work
+        self._files = work.files
         self._queue = queue
-        self._stdin = stdin
         self._check_stopped = check_stopped
 
     async def opened(self) -> OpenJob:
@@ -117,18 +110,17 @@ class _Preparation:
 
     async def _continued(self, record: JobRecord) -> OpenJob:
         self._refuse_other_settings(record)
-        expected = Fingerprint(**record.details["input"])
-        source = await self._source(expected)
+        prepared = await self._prepared(record.details["input"])
         await self._queue.release_all()
-        record = replace(record, job=self._job(record.job.id, expected.sha256))
+        record = replace(record, job=self._job(record.job.id, prepared.sha256))
         await self._queue.set_job(record.job)
         if self._config.run.retry_failed:
             record = await self._retry_failed(record)
-        return OpenJob(self._queue, source, record)
+        return OpenJob(self._queue, prepared, record)
 
     def _refuse_other_settings(self, record: JobRecord) -> None:
         before: Mapping[str, Any] = record.details["settings"]
-        now = answer_settings(self._config)
+        now = self._work.settings
         changed = [name for name in now if now[name] != before.get(name)]
         if record.rejected == 0 and "run.on_invalid" in changed:
             changed.remove("run.on_invalid")
@@ -153,19 +145,18 @@ class _Preparation:
         return reopened
 
     async def _made(self) -> OpenJob:
-        source = await self._source(None)
-        job = self._job(JobId(secrets.token_hex(6)), source.fingerprint.sha256)
-        details = {"settings": answer_settings(self._config), "input": asdict(source.fingerprint)}
+        prepared = await self._prepared(None)
+        job = self._job(JobId(secrets.token_hex(6)), prepared.sha256)
+        details = {"settings": self._work.settings, "input": prepared.fingerprint}
         await self._queue.create_job(job, details)
-        report = await self._ingest(job.id, source)
-        if source.fingerprint.sha256 is None:
-            details["input"] = asdict(source.fingerprint.with_content(report.sha256))
-            await self._queue.set_details(job.id, details)
-            await self._queue.set_job(self._job(job.id, report.sha256))
+        await self._ingest(job.id, prepared)
+        if job.mark != self._mark(prepared.sha256):
+            await self._queue.set_details(job.id, {**details, "input": prepared.fingerprint})
+            await self._queue.set_job(self._job(job.id, prepared.sha256))
         await self._queue.activate(job.id)
         record = await self._queue.job(job.id)
         assert record is not None, "the job was made a moment ago"
-        return OpenJob(self._queue, source, record)
+        return OpenJob(self._queue, prepared, record)
 
     def _job(self, job_id: JobId, sha256: str | None) -> Job:
         run, dispatch = self._config.run, self._config.dispatch
@@ -176,23 +167,18 @@ class _Preparation:
             model=run.model,
             model_override=run.model_override,
             provenance=self._config.results.provenance,
-            mark=answers_mark(sha256, answer_settings(self._config)),
+            mark=self._mark(sha256),
         )
 
-    async def _source(self, expected: Fingerprint | None) -> Source:
-        return await asyncio.to_thread(
-            prepare_source,
-            self._files.input,
-            self._files.state,
-            self._stdin,
-            expected=expected,
-            check_stopped=self._check_stopped,
-        )
+    def _mark(self, sha256: str | None) -> str:
+        return answers_mark(sha256, self._work.settings)
 
-    async def _ingest(self, job_id: JobId, source: Source) -> ScanReport:
+    async def _prepared(self, earlier: Mapping[str, Any] | None) -> Prepared:
+        return await asyncio.to_thread(self._work.prepare, earlier, self._check_stopped)
+
+    async def _ingest(self, job_id: JobId, prepared: Prepared) -> None:
         loop = asyncio.get_running_loop()
         work = self._files.state / "work"
-        skip = self._config.run.on_invalid == "skip"
 
         def add_shards(shards: list[Shard]) -> None:
             self._check_stopped()
@@ -201,33 +187,15 @@ class _Preparation:
         def reject(indexes: list[int]) -> None:
             asyncio.run_coroutine_threadsafe(self._queue.reject(job_id, indexes), loop).result()
 
-        def run() -> ScanReport:
+        def run() -> None:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir()
             try:
-                return scan(
-                    source.path,
-                    work,
-                    add_shards,
-                    on_repeated=reject if skip else None,
-                    skip_invalid=skip,
-                    rejected_path=self._files.rejected if skip else None,
-                    limits=ScanLimits(shard_size=self._config.queue.shard_size),
-                )
+                prepared.ingest(work, add_shards, reject)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
 
-        return await asyncio.to_thread(run)
-
-
-def answer_settings(config: Config) -> dict[str, Any]:
-    """The settings that change what answers look like, or which rows there are: a run keeps them."""
-    return {
-        "run.model": config.run.model,
-        "run.model_override": config.run.model_override,
-        "run.on_invalid": config.run.on_invalid,
-        "results.provenance": config.results.provenance,
-    }
+        await asyncio.to_thread(run)
 
 
 def _clear(state: Path) -> None:

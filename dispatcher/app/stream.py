@@ -9,6 +9,7 @@ from dispatcher.app.fleet import Fleet
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import LeaseLostError, first_of
 from dispatcher.model import Job, JobId, Lease, Outcome, Request, Shard
+from dispatcher.ports import Review
 from dispatcher.queue.memory import MemoryQueue
 from dispatcher.results.memory import MemoryRecorder
 
@@ -45,10 +46,11 @@ class StreamPayloads:
 class Stream:
     """One stream over a fleet: iterate `outcomes` once. They come as they are ready, not in order."""
 
-    def __init__(self, fleet: Fleet, requests: AsyncIterator[Request]) -> None:
+    def __init__(self, fleet: Fleet, requests: AsyncIterator[Request], review: Review | None = None) -> None:
         dispatch = fleet.config.dispatch
         self._fleet = fleet
         self._requests = requests
+        self._review = review
         self._job = Job(
             JobId(secrets.token_hex(6)),
             max_attempts=dispatch.max_attempts,
@@ -64,7 +66,7 @@ class Stream:
 
         What the caller's iterator raises is raised here. Leaving early closes the requests in flight.
         """
-        node = self._fleet.node(self._queue, self._payloads, self._recorder)
+        node = self._fleet.node(self._queue, self._payloads, self._recorder, self._review)
         working = asyncio.create_task(self._work(node), name="stream")
         try:
             async with aclosing(self._recorder.outcomes()) as outcomes:

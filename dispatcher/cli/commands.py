@@ -2,6 +2,7 @@
 
 import typer
 
+from dispatcher.cli.annotate import annotate
 from dispatcher.cli.check import check
 from dispatcher.cli.demo import demo
 from dispatcher.cli.fake_server import fake_server
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("run")(run)
+app.command("annotate")(annotate)
 app.command("check")(check)
 app.command("verify")(verify)
 app.command("demo")(demo)

@@ -12,6 +12,7 @@ from typing import Any, TextIO
 import uvloop
 from rich.console import Console
 
+from dispatcher.app.requests_file import RequestsFile
 from dispatcher.app.run import JobRun, Summary
 from dispatcher.cli import summary as summaries
 from dispatcher.cli.exits import Exit, exit_for, tell
@@ -35,7 +36,7 @@ def run_job(config_path: Path | None, overrides: Mapping[str, Any], input_name: 
 
 
 async def _run(config: Config, input_name: str) -> Exit:
-    return await show(JobRun(config, input_name, stdin=given_stdin()))
+    return await show(JobRun(config, RequestsFile(config, input_name, given_stdin())))
 
 
 async def show(job: JobRun) -> Exit:

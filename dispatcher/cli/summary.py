@@ -48,7 +48,8 @@ def _whereabouts(summary: Summary) -> Iterator[str]:
         return
     yield f"  output {files.output}"
     if summary.snapshot.done.failed:
-        yield f"  errors {files.errors}"
+        if files.errors != files.output:
+            yield f"  errors {files.errors}"
         yield "  send the failed rows again with --retry-failed"
 
 

@@ -1,6 +1,7 @@
 """Every setting: its name, default and bounds, and the places it can be set in."""
 
 from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSettings
+from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import KnownAnswer
 from dispatcher.config.loading import load_config
 from dispatcher.config.names import DnsName, parse_dns_name
@@ -18,6 +19,7 @@ from dispatcher.config.settings import (
 )
 
 __all__ = [
+    "AnnotateSettings",
     "ApiSettings",
     "Config",
     "DiscoverySettings",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 
 from dispatcher.config.access import KeyList, Registration
+from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import Canary, KnownAnswer
 from dispatcher.config.servers import LIMIT_MAX, DnsList, ServerList
 from dispatcher.config.values import ApiKey, Count, Name, Seconds, Settings
@@ -169,6 +170,7 @@ class Config(Settings):
     api: ApiSettings = ApiSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     run: RunSettings = RunSettings()
+    annotate: AnnotateSettings = AnnotateSettings()
 
 
 def sections() -> Mapping[str, tuple[str, ...]]:

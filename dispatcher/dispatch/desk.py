@@ -39,7 +39,7 @@ from dispatcher.pool.effects import AttemptEnd, Effect, Loss
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import State
-from dispatcher.ports import Judge, Replay
+from dispatcher.ports import Judge, Replay, Review
 from dispatcher.telemetry.metrics import Metrics
 
 CLOSED_BY_US = (BreakKind.GIVEN_UP, BreakKind.SILENT)
@@ -66,6 +66,7 @@ class Desk:
         ceiling: Ceiling,
         metrics: Metrics,
         clock_now: Callable[[], float],
+        review: Review | None = None,
     ) -> None:
         self.shards = ShardsInHand()
         self.quotas = Quotas()
@@ -92,7 +93,7 @@ class Desk:
         self._unrecorded = Unrecorded()
         self._hedging = Hedging(pool, settings)
         self._quarantine = Quarantine(pool, self.backlog, clock_now())
-        self._fates = Fates(self.shards, self.backlog, self.quotas, self._quarantine, settings)
+        self._fates = Fates(self.shards, self.backlog, self.quotas, self._quarantine, settings, review)
 
     # Shards
 

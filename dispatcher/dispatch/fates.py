@@ -11,7 +11,8 @@ from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Quarantine, may_be_l
 from dispatcher.dispatch.quotas import Quotas
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardsInHand
-from dispatcher.model import Judgement, Outcome, Verdict
+from dispatcher.model import ErrorCode, Judgement, Outcome, Verdict
+from dispatcher.ports import Review
 
 
 class Fates:
@@ -24,12 +25,14 @@ class Fates:
         quotas: Quotas,
         quarantine: Quarantine,
         settings: DispatchSettings,
+        review: Review | None,
     ) -> None:
         self._shards = shards
         self._backlog = backlog
         self._quotas = quotas
         self._quarantine = quarantine
         self._settings = settings
+        self._review = review
 
     def resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
         """The outcome of a request whose attempt was judged. None where it is sent again, or is not ours."""
@@ -51,7 +54,7 @@ class Fates:
     def _outcome(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
         item = attempt.item
         if judgement.verdict is Verdict.SUCCESS:
-            return outcome_of(attempt, judgement, None, "", now)
+            return self._reviewed(attempt, judgement, now)
         if item.poison:
             return poisoned(item, attempt.server)
         if attempt.unsent:  # its server was lost first
@@ -66,7 +69,23 @@ class Fates:
                 self._put_back(item, now + pause_s, now)
                 return None
             case Fail(code, message):
+                if item.complaint and judgement.verdict is Verdict.REQUEST_FAULT:
+                    # It was good until we changed it: its fault is still that its answers were of no use.
+                    code, message = ErrorCode.INVALID_ANSWER, f"{item.complaint}; asked again: {message}"
                 return outcome_of(attempt, judgement, code, message, now)
+
+    def _reviewed(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
+        """The outcome of a success, unless its job has no use for it and asks for another."""
+        item = attempt.item
+        unusable = self._review(item.request, judgement, item.asked_again) if self._review else None
+        if unusable is None:
+            return outcome_of(attempt, judgement, None, "", now)
+        if unusable.again is None:
+            return outcome_of(attempt, judgement, ErrorCode.INVALID_ANSWER, unusable.message, now)
+        item.request, item.complaint = unusable.again, unusable.message
+        item.asked_again += 1
+        self._put_back(item, now, now)
+        return None
 
     def _put_back(self, item: Item, not_before: float, now: float) -> None:
         if item.running:  # its other attempt is the next one

@@ -9,7 +9,9 @@ class Item:
 
     __slots__ = (
         "accused_at",
+        "asked_again",
         "charged",
+        "complaint",
         "died_at",
         "done",
         "hedged",
@@ -44,6 +46,10 @@ class Item:
         """Attempts that count against the job's max_attempts."""
         self.resends = 0
         """Free resends after a server's fault or mismatch; bounded by dispatch.free_resends_max."""
+        self.asked_again = 0
+        """How often a server's answer was of no use, and the request was changed to be asked again."""
+        self.complaint = ""
+        """What was wrong with the last such answer."""
         self.tried: tuple[ServerId, ...] = ()
         """Servers that answered it doubtfully: it goes elsewhere while there is an elsewhere."""
         self.suspicion: Suspicion | None = None

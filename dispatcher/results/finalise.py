@@ -34,13 +34,18 @@ def check_outputs_writable(output: Path, errors: Path) -> None:
     if _written(output) & _written(errors):
         raise StorageError(f"{output} and {errors} would overwrite each other; choose another --errors")
     for path in (output, errors):
-        folder = path.resolve().parent
-        if not folder.is_dir():
-            raise StorageError(f"cannot write {path}: there is no directory {folder}; create it first")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise StorageError(f"cannot write {path}: no permission to make files in {folder}")
-        if path.exists() and not path.is_file():
-            raise StorageError(f"cannot write {path}: it exists, and is not a regular file")
+        check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Find out before the work whether a file can be written after it. Raises StorageError."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise StorageError(f"cannot write {path}: there is no directory {folder}; create it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"cannot write {path}: no permission to make files in {folder}")
+    if path.exists() and not path.is_file():
+        raise StorageError(f"cannot write {path}: it exists, and is not a regular file")
 
 
 Unfinished = Callable[[Shard, AbstractSet[int]], Iterable[Outcome]]
@@ -80,7 +85,7 @@ def finalise(
     tally = Tally()
     with _Aside(output) as successes, _Aside(errors) as failures:
         for shard in shards:
-            contents = _finished(job, shard, directory, unfinished)
+            contents = finished_journal(job, shard, directory, unfinished)
             _write(contents, successes, failures)
             if reader is not None:
                 for record in contents.outcomes.values():
@@ -115,7 +120,13 @@ def _written(path: Path) -> set[Path]:
     return {resolved, partial_of(resolved)}
 
 
-def _finished(job: Job, shard: Shard, directory: Path, unfinished: Unfinished | None) -> JournalContents:
+def finished_journal(
+    job: Job, shard: Shard, directory: Path, unfinished: Unfinished | None = None
+) -> JournalContents:
+    """The journal of a shard that has all its outcomes. Raises StateError where one is missing; StorageError.
+
+    `unfinished` makes the outcomes of requests that have none.
+    """
     path = journal_path(directory, job, shard)
     contents = read_journal(path, shard)
     missing = set(owed(shard)) - contents.outcomes.keys()

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from dispatcher import Dispatcher
 from dispatcher.app import sources
 from dispatcher.app.fleet import open_fleet, open_metrics
+from dispatcher.app.requests_file import RequestsFile
 from dispatcher.app.run import JobRun
 from dispatcher.config import load_config
 from dispatcher.discovery.resolver import SystemResolver
@@ -94,7 +95,7 @@ async def running(job, names, *listed, **settings):
         SystemResolver(names.getaddrinfo, names.resolver) as resolver,
         open_fleet(config, metrics, resolver=resolver) as fleet,
     ):
-        started = Running(JobRun(config, str(job.input), fleet=fleet), job)
+        started = Running(JobRun(config, RequestsFile(config, str(job.input)), fleet=fleet), job)
         try:
             yield started
         finally:

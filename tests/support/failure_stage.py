@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dispatcher.app.requests_file import RequestsFile
 from dispatcher.app.run import JobRun, Summary
 from dispatcher.config import load_config
 from dispatcher.results.verify import verify
@@ -146,7 +147,8 @@ class Stage:
         overrides = merged(self.base, settings)
         overrides.setdefault("servers", [server.url for server in servers])
         overrides["run"] = {"output": str(self.output), "keep_state": True, **overrides.get("run", {})}
-        return JobRun(load_config(None, overrides, {}), str(self.input))
+        config = load_config(None, overrides, {})
+        return JobRun(config, RequestsFile(config, str(self.input)))
 
     async def run(
         self, servers: list[FakeServer], text: str | bytes | None, /, *, weather=None, **settings

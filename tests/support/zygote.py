@@ -15,6 +15,8 @@ import signal
 import socket
 import sys
 
+import dispatcher.app.preview
+import dispatcher.app.table
 import dispatcher.cli.job  # noqa: F401  # the imports are what this process is for
 
 

@@ -80,6 +80,26 @@ def test_without_any_source_the_documented_defaults_stand():
             "keep_state": False,
             "quiet": False,
         },
+        "annotate": {
+            "prompt": None,
+            "system": None,
+            "messages_column": None,
+            "image_columns": [],
+            "labels": [],
+            "answer_schema": None,
+            "prefix": "answer",
+            "max_tokens": None,
+            "temperature": None,
+            "top_p": None,
+            "seed": None,
+            "validate_retries": 3,
+            "drop_invalid": False,
+            "keep_reasoning": False,
+            "id_column": None,
+            "where": [],
+            "limit": None,
+            "columns": [],
+        },
     }
 
 

@@ -391,14 +391,20 @@ def bench():
 class DeskBench:
     """A desk with a clock that the test moves."""
 
-    def __init__(self, ceiling=10_000, **settings):
+    def __init__(self, ceiling=10_000, review=None, **settings):
         self.time = 100.0
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
         self.pool = Pool(PoolSettings(limit=8), self.metrics, lambda: self.time, Random(1))
         self.ceiling = Ceiling(ceiling)
         self.desk = Desk(
-            self.pool, judge, DispatchSettings(**settings), self.ceiling, self.metrics, lambda: self.time
+            self.pool,
+            judge,
+            DispatchSettings(**settings),
+            self.ceiling,
+            self.metrics,
+            lambda: self.time,
+            review,
         )
 
     def admit(self, *names, models=None, limit=None):

@@ -1,0 +1,1 @@
+"""Tables in, tables out: rows become requests, and answers become columns."""

@@ -1,0 +1,272 @@
+"""The one pass over a table: read, checked row by row, and laid down in blocks."""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from dispatcher.annotate.column_tables import read_arrow, read_parquet
+from dispatcher.annotate.conditions import Condition, all_met
+from dispatcher.annotate.faults import Faults, RowError, place, table_error
+from dispatcher.annotate.formats import Format, TableFiles
+from dispatcher.annotate.pieces import Piece, Row, holds_lines, rows_of
+from dispatcher.annotate.recipe import Recipe
+from dispatcher.annotate.shapes import Columns
+from dispatcher.annotate.staged import BlockWriter, StagedTable
+from dispatcher.annotate.text_tables import read_delimited, read_json_lines
+from dispatcher.errors import Fault, InputError
+from dispatcher.model import Shard
+from dispatcher.partitions import Partitions, Record
+
+SHARDS_AT_ONCE = 256
+REPETITIONS_MAX = 100_000
+"""Rows whose ids are taken: more are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows and columns of a table count, and what is checked of them."""
+
+    conditions: Sequence[Condition] = ()
+    limit: int | None = None
+    columns: Sequence[str] = ()
+    """The input's columns in the output; none: all."""
+    id_column: str | None = None
+    new_columns: Collection[str] = ()
+    """Names of the answers' columns: the input must not have them."""
+    typed: bool = True
+    """Whether the output has types, so that JSON lines must have them as well."""
+    shard_size: int = 256
+
+
+def pieces(files: TableFiles, rows_max: int) -> Iterator[Piece]:
+    """A table's rows, file by file. Raises InputError where one cannot be read, or has other columns."""
+    schema: pa.Schema | None = None
+    for path in files.paths:
+        for piece in _pieces_of(path, files.format, rows_max):
+            schema = schema or piece.batch.schema
+            _check_same(piece, schema)
+            yield piece
+
+
+def stage(
+    files: TableFiles,
+    recipe: Recipe,
+    selection: Selection,
+    table: StagedTable,
+    work_dir: Path,
+    add_shards: Callable[[list[Shard]], None],
+) -> None:
+    """Read a table, check every row that counts, and lay it down in shards. Blocks.
+
+    Memory holds a few pieces at a time, and the hashes of ids where they are checked. Raises InputError with
+    the first faults and their number; StorageError.
+    """
+    with table.writing() as blocks, _Ids(work_dir) as ids:
+        staging = _Staging(files, recipe, selection, blocks, ids)
+        shards: list[Shard] = []
+        for shard in staging.shards():
+            shards.append(shard)
+            if len(shards) >= SHARDS_AT_ONCE:
+                add_shards(shards)
+                shards = []
+        staging.finish()
+        if shards:
+            add_shards(shards)
+    table.keep_schema(staging.schema())
+
+
+class _Staging:
+    """One pass's state."""
+
+    def __init__(
+        self, files: TableFiles, recipe: Recipe, selection: Selection, blocks: BlockWriter, ids: "_Ids"
+    ) -> None:
+        self._files = files
+        self._recipe = recipe
+        self._selection = selection
+        self._blocks = blocks
+        self._ids = ids
+        self._faults = Faults()
+        self._columns = Columns(selection.columns, typed=selection.typed)
+        self._schema: pa.Schema | None = None
+        self._taken = 0
+        self._needed = _needed(recipe, selection)
+
+    def shards(self) -> Iterator[Shard]:
+        size = self._selection.shard_size
+        for piece in pieces(self._files, size):
+            if self._schema is None:
+                self._schema = piece.batch.schema
+                self._check_columns(piece)
+            chosen = self._chosen(piece)
+            if not self._faults.count:
+                yield from self._blocks.add(chosen, size)
+            if self._taken == self._selection.limit:
+                break
+        if not self._faults.count:
+            yield from self._blocks.close()
+
+    def finish(self) -> None:
+        """Raises InputError for what was found."""
+        self._ids.report(self._faults)
+        self._faults.check(self._files.name)
+        if not self._taken:
+            met = " that meets --where" if self._selection.conditions else ""
+            raise InputError(f"{self._files.name}: the table has no row{met}")
+
+    def schema(self) -> pa.Schema:
+        """The input's columns in the output."""
+        assert self._schema is not None, "there was a row"
+        if holds_lines(self._schema):
+            return self._columns.schema().with_metadata({"dispatcher.lines": "1"})
+        kept = self._selection.columns or self._schema.names
+        return pa.schema([self._schema.field(name) for name in kept], self._schema.metadata)
+
+    def _chosen(self, piece: Piece) -> pa.RecordBatch:
+        rows = piece.rows if piece.rows is not None else rows_of(piece.batch, self._needed)
+        mask = [self._takes(piece.file, number, row) for number, row in zip(piece.numbers, rows, strict=True)]
+        return piece.batch if all(mask) else piece.batch.filter(pa.array(mask, pa.bool_()))
+
+    def _takes(self, file: str, number: int, row: Row) -> bool:
+        if self._taken == self._selection.limit:
+            return False
+        try:
+            if not all_met(self._selection.conditions, row):
+                return False
+            self._taken += 1
+            self._check(file, number, row)
+        except RowError as error:
+            self._faults.add(file, number, error)
+        return True
+
+    def _check(self, file: str, number: int, row: Row) -> None:
+        self._recipe.check(row)
+        if self._selection.id_column is not None:
+            self._ids.add(row_id(row, self._selection.id_column), file, number)
+        if self._schema is not None and holds_lines(self._schema):
+            refuse_collision(row, self._selection.new_columns)
+            self._columns.add(row)
+
+    def _check_columns(self, piece: Piece) -> None:
+        """What can be told of a table with fixed columns before any of its rows."""
+        names = piece.batch.schema.names
+        if holds_lines(piece.batch.schema):
+            return
+        try:
+            refuse_collision(dict.fromkeys(names), self._selection.new_columns)
+        except RowError as error:
+            raise table_error(piece.file, error.message, column=error.column) from error
+        missing = [name for name in sorted(self._needed or ()) if name not in names]
+        missing += [name for name in self._selection.columns if name not in names]
+        if missing:
+            raise InputError(
+                f"{piece.file}: columns are missing; it has {', '.join(names[:50])}",
+                tuple(Fault(place(piece.file, None, name), "there is no such column") for name in missing),
+                len(missing),
+            )
+
+
+def row_id(row: Row, column: str) -> str:
+    """What a row is called. Raises RowError where it is no text and no whole number."""
+    if column not in row:
+        raise RowError("there is no such column", column)
+    value = row[column]
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise RowError("no id: neither a text nor a whole number", column)
+    return str(value)
+
+
+class _Ids:
+    """Whether each id is there once, in bounded memory: by 126 bits of a hash."""
+
+    def __init__(self, work_dir: Path) -> None:
+        self._records = Partitions(work_dir, 4)
+        self._files: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._records.close()
+
+    def add(self, name: str, file: str, number: int) -> None:
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        halves = (int.from_bytes(digest[:8]) >> 1, int.from_bytes(digest[8:]) >> 1)
+        self._records.add((*halves, self._files.setdefault(file, len(self._files)), number))
+
+    def report(self, faults: Faults) -> None:
+        """Add a fault for every row whose id an earlier row has."""
+        files = list(self._files)
+        found: list[tuple[int, int, int, int]] = []
+        self._records.sweep(lambda: _FirstSeen(found))
+        for file, number, first_file, first in sorted(found):
+            message = f"an id that {place(files[first_file], first)} has already"
+            faults.add(files[file], number, RowError(message))
+
+
+class _FirstSeen:
+    def __init__(self, found: list[tuple[int, int, int, int]]) -> None:
+        self._found = found
+        self._first: dict[tuple[int, ...], Record] = {}
+
+    def take(self, record: Record) -> bool:
+        first = self._first.setdefault(record[:2], record)
+        if first is not record and len(self._found) < REPETITIONS_MAX:
+            self._found.append((record[2], record[3], first[2], first[3]))
+        return True
+
+    def end(self) -> None:
+        self._first.clear()
+
+
+def _needed(recipe: Recipe, selection: Selection) -> frozenset[str] | None:
+    if recipe.columns is None:
+        return None
+    more = {condition.column for condition in selection.conditions}
+    if selection.id_column is not None:
+        more.add(selection.id_column)
+    return recipe.columns | more
+
+
+def refuse_collision(row: Row, names: Collection[str]) -> None:
+    """Raises RowError where the row has one of the answers' columns already."""
+    taken = next((name for name in names if name in row), None)
+    if taken is not None:
+        raise RowError("the answers' columns would replace it; choose another --prefix", taken)
+
+
+def _pieces_of(path: Path, kind: Format, rows_max: int) -> Iterator[Piece]:
+    match kind:
+        case Format.JSONL:
+            return read_json_lines(path, rows_max)
+        case Format.CSV:
+            return read_delimited(path, ",", rows_max)
+        case Format.TSV:
+            return read_delimited(path, "\t", rows_max)
+        case Format.PARQUET:
+            return read_parquet(path, rows_max)
+        case Format.ARROW:
+            return read_arrow(path, rows_max)
+
+
+def _check_same(piece: Piece, schema: pa.Schema) -> None:
+    if piece.batch.schema.equals(schema):
+        return
+    here, there = piece.batch.schema, schema
+    for name in dict.fromkeys([*there.names, *here.names]):
+        if (
+            name not in here.names
+            or name not in there.names
+            or here.field(name).type != there.field(name).type
+        ):
+            raise table_error(
+                piece.file, "other columns, or another type, than the files before", column=name
+            )
+    raise table_error(piece.file, "its columns are in another order than those of the files before")

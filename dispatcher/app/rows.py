@@ -1,0 +1,72 @@
+"""Rows annotated from Python: prompts as texts, schemas as mappings, tables as anything that has rows."""
+
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dispatcher.annotate.answers import AnswerKind
+from dispatcher.annotate.formats import find_files
+from dispatcher.annotate.pieces import Row, rows_of
+from dispatcher.annotate.recipe import Recipe
+from dispatcher.annotate.staging import pieces
+from dispatcher.annotate.templates import Prompt
+from dispatcher.app.annotator import Annotator
+from dispatcher.app.fleet import Fleet
+from dispatcher.app.table_settings import answer_kind, options_of, structured
+from dispatcher.config import Config
+from dispatcher.errors import ConfigError, Fault
+
+Rows = str | Path | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked about each row, beside the settings of the section `annotate`."""
+
+    prompt: str | None
+    system: str | None
+    schema: Mapping[str, Any] | None
+    valid: Callable[[Any], object] | None
+
+
+async def annotated(
+    fleet: Fleet, config: Config, rows: Rows, question: Question
+) -> AsyncGenerator[Row, None]:
+    """Rows with their answers, as they are ready. Raises ConfigError and InputError."""
+    kind = answer_kind(config.annotate) if question.schema is None else structured(question.schema, "schema")
+    annotator = Annotator.of(config, _recipe(config, question, kind), kind, question.valid)
+    async with aclosing(annotator.annotated(fleet, _each(rows))) as answered:
+        async for row in answered:
+            yield row
+
+
+def _recipe(config: Config, question: Question, kind: AnswerKind) -> Recipe:
+    column = config.annotate.messages_column
+    if (question.prompt is None) == (column is None):
+        raise ConfigError((Fault("prompt", "must be given, or else messages_column"),))
+    return Recipe(
+        prompt=_prompt(question.prompt, "prompt"),
+        system=_prompt(question.system, "system"),
+        messages_column=column,
+        image_columns=config.annotate.image_columns,
+        options=options_of(config, kind),
+    )
+
+
+def _prompt(text: str | None, name: str) -> Prompt | None:
+    return None if text is None else Prompt(text, name, name)
+
+
+async def _each(rows: Rows) -> AsyncIterator[Row]:
+    if isinstance(rows, str | Path):
+        for piece in pieces(find_files(str(rows)), 64):
+            for row in piece.rows if piece.rows is not None else rows_of(piece.batch):
+                yield row
+    elif isinstance(rows, AsyncIterable):
+        async for given in rows:
+            yield dict(given)
+    else:
+        for given in rows:
+            yield dict(given)

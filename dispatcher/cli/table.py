@@ -1,0 +1,107 @@
+"""A table's annotation, run and shown."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from dispatcher.app.extras import require_tables
+from dispatcher.app.run import JobRun
+from dispatcher.cli.exits import Exit, exit_for, tell
+from dispatcher.cli.figures import count
+from dispatcher.cli.garbage import spare_loaded
+from dispatcher.cli.job import show
+from dispatcher.config import Config, load_config
+from dispatcher.errors import DispatcherError
+from dispatcher.telemetry.logging import configure_logging
+
+if TYPE_CHECKING:
+    from dispatcher.annotate.proof import Proof
+    from dispatcher.app.preview import Preview
+
+SHOWN_MAX = 2000
+"""Characters of a message that is not text, an image say."""
+
+
+def annotate_table(config_path: Path | None, overrides: Mapping[str, Any], input_name: str) -> Exit:
+    """Annotate a table with these settings, or say what is wrong, and give the exit status."""
+    spare_loaded()
+    try:
+        config = load_config(config_path, overrides, os.environ)
+        require_tables()
+        return uvloop.run(_annotate(config, input_name))
+    except DispatcherError as error:
+        tell(error)
+        return exit_for(error)
+
+
+def preview_table(config_path: Path | None, overrides: Mapping[str, Any], input_name: str, rows: int) -> Exit:
+    """Print what is asked about the first rows and, with servers, what is answered. Writes no file."""
+    try:
+        config = load_config(config_path, overrides, os.environ)
+        require_tables()
+        return uvloop.run(_preview(config, input_name, rows))
+    except DispatcherError as error:
+        tell(error)
+        return exit_for(error)
+
+
+def verify_table(config_path: Path | None, overrides: Mapping[str, Any], input_name: str) -> Exit:
+    """Compare a finished table with its input and print what is found."""
+    try:
+        config = load_config(config_path, overrides, os.environ)
+        require_tables()
+        from dispatcher.app.table import Table  # noqa: PLC0415  # it needs an extra
+
+        proof = Table(config, input_name).prove()
+    except DispatcherError as error:
+        tell(error)
+        return exit_for(error)
+    sys.stdout.write("".join(f"{line}\n" for line in _verdict(proof)))
+    return Exit.DONE if proof.ok else Exit.FAILED_ROWS
+
+
+def _verdict(proof: "Proof") -> Iterator[str]:
+    counts = f"{count(proof.succeeded)} answers and {count(proof.failed)} errors"
+    dropped = f"; {count(proof.dropped)} rows were dropped" if proof.dropped else ""
+    if proof.ok:
+        yield f"{count(proof.rows)} rows, each with exactly one outcome, in order: {counts}{dropped}"
+        return
+    yield f"{count(proof.rows)} rows, {counts}{dropped}; {count(proof.problem_count)} things are wrong:"
+    yield from (f"  {problem}" for problem in proof.problems)
+
+
+async def _preview(config: Config, input_name: str, rows: int) -> Exit:
+    from dispatcher.app.preview import preview  # noqa: PLC0415  # it needs an extra
+
+    configure_logging(config.telemetry.log_format, "warning", sys.stderr)
+    failed = False
+    for shown in await preview(config, input_name, rows):
+        failed |= shown.failed
+        sys.stdout.write("\n".join(_lines(shown)) + "\n\n")
+    return Exit.FAILED_ROWS if failed else Exit.DONE
+
+
+def _lines(shown: "Preview") -> Iterator[str]:
+    yield f"--- {shown.file}, row {shown.number}"
+    for message in shown.messages:
+        content = message.get("content")
+        yield f"[{message['role']}] {content if isinstance(content, str) else _brief(content)}"
+    for name, value in (shown.answer or {}).items():
+        if value is not None:
+            yield f"{name}: {value if isinstance(value, str) else _brief(value)}"
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
+
+
+async def _annotate(config: Config, input_name: str) -> Exit:
+    from dispatcher.app.table import Table  # noqa: PLC0415  # it needs an extra
+
+    return await show(JobRun(config, Table(config, input_name)))
