@@ -96,3 +96,10 @@ def test_other_doubtful_ends_are_no_last_words(fleet, code):
     server = fleet.admit()
     fleet.end(server, Verdict.DOUBTFUL, code=code)
     assert not wants_look(server, fleet.time + 10)
+
+
+def test_a_look_in_an_ordinary_pause_is_none_in_the_silence_that_follows(fleet, at_work):
+    fleet.time += 0.1
+    look(fleet, at_work)
+    fleet.time += 10
+    assert wants_look(at_work, fleet.time)
