@@ -3,12 +3,16 @@
 import functools
 from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from anyio import CancelScope
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+AWAKE_S = 0.5
+"""How often a waiting call looks for an interrupt that it has slept through."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -46,7 +50,7 @@ class BlockingFace(Generic[_Behind]):
             raise RuntimeError(f"use a {type(self).__name__} as `with ... as client:`")
         call = _Call(work)
         try:
-            return self._portal.start_task_soon(call).result()
+            return _awaited(self._portal.start_task_soon(call))
         except Exception:
             raise
         except BaseException:  # an interrupt, which may have come before the portal gave its future
@@ -55,6 +59,20 @@ class BlockingFace(Generic[_Behind]):
 
     def _shut(self) -> None:
         self._portal = None
+
+
+def _awaited(future: Future[_R]) -> _R:
+    """The future's result, waited for in steps.
+
+    An interrupt that comes in the instant before a thread falls asleep does not wake it: CPython sees it
+    when the thread is next awake.
+    """
+    while True:
+        try:
+            return future.result(timeout=AWAKE_S)
+        except TimeoutError:
+            if future.done():  # it may be the call's own
+                return future.result()
 
 
 class _Call(Generic[_R]):

@@ -84,6 +84,10 @@ class Thing:
     async def fail(self):
         raise LookupError("no")
 
+    async def run_out(self, after_s):
+        await asyncio.sleep(after_s)
+        raise TimeoutError("of its own")
+
     async def wait(self):
         self.began.set()
         try:
@@ -96,6 +100,7 @@ class Thing:
 class Face(BlockingFace):
     thread = blocking(Thing.thread)
     fail = blocking(Thing.fail)
+    run_out = blocking(Thing.run_out)
     wait = blocking(Thing.wait)
 
 
@@ -112,6 +117,13 @@ def test_errors_come_out_as_they_are():
         with pytest.raises(LookupError, match="no"):
             face.fail()
         assert face.thread()
+
+
+@pytest.mark.parametrize("after_s", [0, 0.05])
+def test_a_call_is_waited_for_in_steps_and_its_own_timeout_is_its_own(after_s, monkeypatch):
+    monkeypatch.setattr("dispatcher.portal.AWAKE_S", 0.01)
+    with Face(Thing()) as face, pytest.raises(TimeoutError, match="of its own"):
+        face.run_out(after_s)
 
 
 def test_an_interrupted_call_is_cancelled():
