@@ -32,6 +32,8 @@ from dispatcher.storage.filesystem import StateLock, ensure_writable, network_fi
 from dispatcher.telemetry.exporter import bind_fault
 from dispatcher.telemetry.metrics import Metrics
 
+UNUSABLE = "the queue or the journals cannot be used just now: the log says why"
+"""No more: it is told to whoever asks, and what storage says has paths and other people's jobs in it."""
 SHUTDOWN_S = 5.0
 """How long open HTTP requests may go on once the node has stopped."""
 HEAD_S = 75.0
@@ -139,7 +141,7 @@ class Service:
             return ["starting"]
         if self._stops:
             return ["draining"]
-        return [obstacle for obstacle in (node.obstacle,) if obstacle is not None]
+        return [] if node.obstacle is None else [UNUSABLE]
 
 
 def _relay(fleet: Fleet, node: Node) -> Relay:

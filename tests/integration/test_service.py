@@ -8,6 +8,7 @@ from services import rows, serving
 
 from dispatcher.app.service import Service
 from dispatcher.config import load_config
+from dispatcher.dispatch.node import Node
 from dispatcher.errors import ConfigError
 
 QUICK = {"probe_interval_s": 0.2, "readmit_backoff_min_s": 0.2, "readmit_backoff_max_s": 0.4}
@@ -52,3 +53,14 @@ async def test_a_job_without_a_usable_server_says_that_it_waits_for_one(server, 
         await stage.until_ended(batch)
         job = await stage.until_job(batch, lambda job: job["ended_at"])
         assert (job["obstacle"], job["counts"]["succeeded"]) == (None, 4)
+
+
+async def test_readyz_shows_strangers_nothing_of_what_storage_says(server, tmp_path, monkeypatch):
+    async with serving(tmp_path, server) as stage:
+        monkeypatch.setattr(
+            Node, "obstacle", property(lambda _node: f"cannot write {tmp_path}/journals/batch_1")
+        )
+        status, text = await asked(stage, "/readyz")
+    assert status == 503
+    assert "the log says why" in text
+    assert str(tmp_path) not in text

@@ -164,14 +164,14 @@ async def test_a_server_says_what_it_is_and_how_busy(client, fleet):
     assert tuple(map(int, version.split(".")[:2])) >= (0, 12)
     first = (await client.models())[0]
     assert (first.id, first.root, first.max_model_len) == (MODEL, str(fleet.first.root), CONTEXT_TOKENS)
-    long = GREEDY.replaced(max_completion_tokens=900)
+    long = GREEDY.replaced(max_completion_tokens=900, extra_body={"ignore_eos": True})
     task = asyncio.create_task(client.batch_generate([ASK] * 3, long))
     load = await client.load()
-    for _ in range(100):
-        if load.running == 3:
-            break
-        await asyncio.sleep(0.05)
-        load = await client.load()
+    async with asyncio.timeout(60):
+        while load.running < 3 and not task.done():
+            await asyncio.sleep(0.05)
+            load = await client.load()
+    assert not task.done(), task.result()
     assert (load.running, load.waiting) == (3, 0)
     assert 0 < load.kv_usage < 1
     task.cancel()

@@ -124,6 +124,8 @@ def build(value, name=""):
             return sorted({build(inner) for inner in value.values()})
         case dict():
             return {key: build(inner, key) for key, inner in value.items()}
+        case list() if name == "bytes":  # none, where a token is a part of a character
+            return "bytes"
         case list():
             return [build(entry, name) for entry in value[:1]]
         case int() | float() if not isinstance(value, bool):
