@@ -144,14 +144,15 @@ async def test_a_connection_closed_without_an_answer_is_unreachable(wire, prober
     assert (await prober.probe(await wire.serve(handler))).health is Health.UNREACHABLE
 
 
-async def test_this_machine_s_own_lack_says_nothing_about_the_server(prober, monkeypatch):
+async def test_this_machine_s_own_lack_says_nothing_about_the_server(monkeypatch):
     def no_descriptors(*_args, **_fields):
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(socket, "socket", no_descriptors)
     server = ServerSpec(ServerId("s"), "http://127.0.0.1:9")
-    assert (await prober.probe(server)).health is Health.UNASKED
-    assert (await prober.canary(server, "m")).fault is CanaryFault.UNASKED
+    async with HttpProber() as prober:
+        assert (await prober.probe(server)).health is Health.UNASKED
+        assert (await prober.canary(server, "m")).fault is CanaryFault.UNASKED
 
 
 class JustBack:
