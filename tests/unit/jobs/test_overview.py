@@ -1,30 +1,19 @@
 from types import SimpleNamespace
 
 import pytest
+from kept_jobs import kept_job
 
 from dispatcher.jobs import overview
-from dispatcher.jobs.details import Details
-from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import Stage
 from dispatcher.jobs.overview import ENDED_SHOWN_MAX, EVERYBODY, Overviews
 from dispatcher.jobs.view import Now
-from dispatcher.model import Job, JobId
+from dispatcher.model import JobId
 
 NOW = Now(1600.0, 0.0, standings={}, in_flight={})
 
 
 def kept(name, stage=Stage.IN_PROGRESS, owner="ann", at=1000.0):
-    details = Details(
-        owner=owner,
-        input_file_id="file-1",
-        endpoint="/v1/completions",
-        completion_window="1h",
-        window_s=3600,
-        expires_at=5000.0,
-        stage=stage,
-        reached={stage.value: at},
-    )
-    return Kept(Job(JobId(name)), details, 1000.0)
+    return kept_job(name, owner=owner, stage=stage, reached={stage.value: at})
 
 
 @pytest.fixture

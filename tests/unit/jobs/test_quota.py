@@ -1,25 +1,14 @@
 import pytest
+from kept_jobs import kept_job
 
 from dispatcher.dispatch.ledger import Standing
-from dispatcher.jobs.details import Details
-from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import Stage
 from dispatcher.jobs.quota import excess
-from dispatcher.model import Job, JobId, Tally
+from dispatcher.model import Tally
 
 
 def kept(name, requests=0, *, owner="ann", stage=Stage.IN_PROGRESS, rows_max=100):
-    details = Details(
-        owner=owner,
-        input_file_id="file-1",
-        endpoint="/v1/completions",
-        completion_window="1h",
-        window_s=3600,
-        expires_at=5000.0,
-        stage=stage,
-        rows_max=rows_max,
-    )
-    return Kept(Job(JobId(name)), details, 1000.0, requests=requests)
+    return kept_job(name, requests=requests, owner=owner, stage=stage, rows_max=rows_max)
 
 
 def test_a_job_within_the_limit_is_fine_and_one_above_it_is_told_the_limit():
