@@ -49,6 +49,18 @@ class StorageError(DispatcherError):
     """Bytes could not be read or written: no space, no permission, no such place."""
 
 
+class MissingError(StorageError):
+    """There is nothing under this name."""
+
+
+class TakenError(StorageError):
+    """Another has written there: something is there already, or is no longer what was meant."""
+
+
+class UnavailableError(StorageError):
+    """The store does not answer, or says that it cannot just now: the same may succeed later."""
+
+
 class QueueError(DispatcherError):
     """The work queue's database failed or refused."""
 

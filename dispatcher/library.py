@@ -31,6 +31,7 @@ from dispatcher.telemetry.logging import keep_to_warnings
 
 if TYPE_CHECKING:
     from dispatcher.app.rows import Rows
+    from dispatcher.app.steps import StepsSummary
 
 RequestLike = Mapping[str, Any]
 """A request as in an OpenAI batch line: `custom_id`, `url`, `body`; `method` may be left out."""
@@ -140,17 +141,23 @@ class Dispatcher:
             async for row in answered:
                 yield row
 
-    async def annotate_table(self, /, input: Path | str, output: Path | str, **annotate: Any) -> Summary:  # noqa: A002  # the command's own word
+    async def annotate_table(
+        self,
+        /,
+        input: Path | str,  # noqa: A002  # the command's own word
+        output: Path | str,
+        **annotate: Any,
+    ) -> "Summary | StepsSummary":
         """Annotate a table, as `dispatcher annotate` does; the same call goes on after any stop.
 
         `annotate` takes the settings of the section `annotate`, e.g. `prompt="prompt.md"`, `limit=9`: files
-        are named, as on the command line.
+        are named, as on the command line. With `steps=[{...}, {...}]` it asks several questions in a row.
         """
         require_tables()
-        from dispatcher.app.table import Table  # noqa: PLC0415  # it needs an extra
+        from dispatcher.app.steps import annotation  # noqa: PLC0415  # it needs an extra
 
         config = self._config_with("annotate", annotate, {"output": str(output)})
-        return await JobRun(config, Table(config, str(input)), fleet=self._fleet).execute()
+        return await annotation(config, str(input), self._fleet).execute()
 
     def _config_with(self, section: str, settings: Mapping[str, Any], run: Mapping[str, Any]) -> Config:
         overrides = {

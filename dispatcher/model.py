@@ -4,7 +4,7 @@ Hot records are `msgspec.Struct`s without garbage-collector tracking: one is mad
 reference cycles. Times are seconds, sizes bytes, indexes 0-based.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import NewType
@@ -27,10 +27,21 @@ class ErrorCode(StrEnum):
     SERVER_ERROR = auto()
     INVALID_RESPONSE = auto()
     INVALID_ANSWER = auto()
+    NOT_ASKED = auto()
     POISON = auto()
     BATCH_EXPIRED = auto()
     BATCH_CANCELLED = auto()
     RESENDS_EXHAUSTED = auto()
+
+
+class AgainReason(StrEnum):
+    """Why a request was asked again though its server had done its part: a label of metrics."""
+
+    CUT = auto()  # the answer was ended by its length
+    EMPTY = auto()
+    INVALID = auto()  # no label, or not by the schema
+    REFUSED = auto()  # the caller's own check did not want it
+    UNFINISHED = auto()  # the answer counts, and more is to be known
 
 
 class Verdict(StrEnum):
@@ -78,6 +89,8 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """The body's `model`, after defaults; None lets the server choose."""
     body: bytes
     """The JSON object to post: the input's own bytes where nothing had to be changed."""
+    withheld: str | None = None
+    """Why it is not to be sent: it ends at once, as `not_asked`."""
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):
@@ -105,6 +118,9 @@ class Tokens(msgspec.Struct, frozen=True, gc=False):
 
     prompt: int = 0
     completion: int = 0
+
+    def __add__(self, other: "Tokens") -> "Tokens":
+        return Tokens(self.prompt + other.prompt, self.completion + other.completion)
 
 
 NO_TOKENS = Tokens()
@@ -318,6 +334,8 @@ class ProbeReport:
     detail: str = ""
     models: dict[str, str] | None = None
     """Served model name -> the root it is an alias or adapter of."""
+    context_tokens: Mapping[str, int] | None = None
+    """Served model name -> tokens that prompt and answer may have together, as far as it says."""
     sleeping: bool | None = None
     version: str | None = None
     started_at: float | None = None

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from dispatcher.config import KnownAnswer
 from dispatcher.model import (
+    AgainReason,
     CanaryReport,
     Ending,
     Grudge,
@@ -142,19 +143,65 @@ class Prober(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What else is known of a request when its answer is looked at."""
+
+    times: int = 0
+    """How often it was asked again already because its answers were of no use."""
+    context_tokens: int | None = None
+    """Tokens that prompt and answer may have together at the server that answered; None: it does not say."""
+    notes: object = None
+    """What the review keeps of this request from one answer to the next; None before the first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Unusable:
     """An answer that its job has no use for, though its server has done what it was asked."""
 
     message: str
     again: Request | None
     """What to ask instead; None where it has been asked often enough."""
+    reason: AgainReason = AgainReason.INVALID
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An answer that counts, while more is to be asked."""
+
+    again: Request
+    """What to ask next."""
+    so_far: bytes
+    """The outcome's body, should the rest not be had: one line of strict JSON."""
+    notes: object
+    """For the look at the next answer. Never None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What is recorded in the place of an answer."""
+
+    body: bytes
+    """One line of strict JSON."""
+
+
+class Wording(Protocol):
+    """Puts a request as a server of some version understands it: a pure function."""
+
+    def __call__(self, request: Request, version: str | None) -> Request:
+        """`version` is the server's own word; None where it has none. The same request where it will do."""
 
 
 class Review(Protocol):
-    """Looks at a success before it counts: a pure function."""
+    """How a job asks, and what it makes of answers. It neither waits nor reaches out."""
 
-    def __call__(self, request: Request, judgement: Judgement, asked: int) -> Unusable | None:
-        """None where the answer is good. `asked` is how often the request was asked again already."""
+    def __call__(
+        self, request: Request, judgement: Judgement, asked: Asked
+    ) -> Unusable | Unfinished | Counted | None:
+        """Look at a success before it counts. None where the answer is good as it is."""
+
+    @property
+    def wording(self) -> Wording:
+        """How its requests are put."""
 
 
 class Judge(Protocol):

@@ -1,47 +1,76 @@
 """An output table that an earlier run has finished: whose it is, and what it holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dispatcher.annotate.formats import Format
+from dispatcher.annotate.formats import TEXT, Format
 from dispatcher.model import Tally
+from dispatcher.storage.filesystem import atomic_write
 
 MARK = b"dispatcher.mark"
 """Where a table with a schema says which input and settings it answers. Text formats have no place for it."""
+MARK_BYTES_MAX = 64
 
 
-def finished_tally(path: Path, kind: Format, mark: str, error_column: str) -> Tally | None:
-    """What a finished table's rows add up to; None where it is not, or may not be, the one of this mark."""
-    if kind not in (Format.PARQUET, Format.ARROW):
+def keep_mark(path: Path, kind: Format, mark: str) -> None:
+    """Keep the mark of a table that has no place for it, in a hidden file beside it. Raises StorageError."""
+    if kind in TEXT:
+        atomic_write(_note(path), mark.encode())
+
+
+def has_mark(path: Path, mark: str) -> bool:
+    """Whether the table at this place was finished as this one. It may have been changed since."""
+    try:
+        with _note(path).open("rb") as file:
+            return file.read(MARK_BYTES_MAX) == mark.encode()
+    except OSError:
+        return False
+
+
+def finished_tally(path: Path, kind: Format, mark: str, error_columns: Sequence[str]) -> Tally | None:
+    """What a finished table's rows add up to; None where it is not, or may not be, the one of this mark.
+
+    A row has failed where one of the `error_columns` is not null, and counts with the first such code.
+    """
+    if kind in TEXT:
         return None
     try:
-        with _opened(path, kind, error_column) as (schema, errors):
+        with _opened(path, kind, error_columns) as (schema, errors):
             if (schema.metadata or {}).get(MARK) != mark.encode():
                 return None
-            return _tally(errors, error_column)
+            return _tally(errors, error_columns)
     except (pa.ArrowException, OSError, KeyError):
         return None
 
 
+def _note(path: Path) -> Path:
+    place = path.resolve()
+    return place.with_name(f".{place.name}.finished")
+
+
 @contextmanager
-def _opened(path: Path, kind: Format, column: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+def _opened(
+    path: Path, kind: Format, columns: Sequence[str]
+) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     if kind is Format.PARQUET:
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            yield file.schema_arrow, file.iter_batches(columns=[column], use_threads=False)
+            yield file.schema_arrow, file.iter_batches(columns=list(columns), use_threads=False)
     else:
         with pa.memory_map(str(path)) as source:
             reader = pa.ipc.open_file(source)
             yield reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
 
 
-def _tally(batches: Iterator[pa.RecordBatch], column: str) -> Tally:
+def _tally(batches: Iterator[pa.RecordBatch], columns: Sequence[str]) -> Tally:
     tally = Tally()
     for batch in batches:
-        codes = batch.column(column).value_counts().to_pylist()
+        first = pc.coalesce(*(batch.column(column) for column in columns))
+        codes = first.value_counts().to_pylist()
         errors = {each["values"]: each["counts"] for each in codes if each["values"] is not None}
         failed = sum(errors.values())
         tally += Tally(batch.num_rows - failed, failed, errors=errors)

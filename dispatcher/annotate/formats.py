@@ -29,7 +29,7 @@ SUFFIXES = {
 }
 PACKED = (".gz", ".zst")
 """Archives of text formats. Parquet and Arrow have compression of their own."""
-_TEXT = (Format.JSONL, Format.CSV, Format.TSV)
+TEXT = (Format.JSONL, Format.CSV, Format.TSV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def format_of(path: Path, *, packed: bool = False) -> Format | None:
     suffixes = path.suffixes
     if packed and suffixes and suffixes[-1] in PACKED:
         found = SUFFIXES.get(suffixes[-2].lower()) if len(suffixes) > 1 else None
-        return found if found in _TEXT else None
+        return found if found in TEXT else None
     return SUFFIXES.get(path.suffix.lower())
 
 

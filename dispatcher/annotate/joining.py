@@ -1,11 +1,13 @@
-"""A finished job's journals joined with its staged rows into the output table, in input order."""
+"""Finished journals joined with the staged rows that they answer, in input order: the output table."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from dispatcher.annotate.finished import keep_mark
 from dispatcher.annotate.formats import Format
 from dispatcher.annotate.layout import Layout
 from dispatcher.annotate.staged import StagedTable
@@ -13,6 +15,7 @@ from dispatcher.annotate.writing import Part, open_writer
 from dispatcher.errors import StorageError
 from dispatcher.model import ErrorCode, Job, Shard
 from dispatcher.results.finalise import finished_journal
+from dispatcher.results.journal import Record
 from dispatcher.storage.filesystem import replacing
 
 
@@ -22,39 +25,74 @@ class Output:
 
     path: Path
     format: Format
-    layout: Layout
+    layouts: Sequence[Layout]
+    """The answers' columns: of each step, in order."""
     drop_invalid: bool = False
     """Whether rows without a valid answer are left out."""
 
+    @property
+    def fields(self) -> Sequence[pa.Field]:
+        """All columns that are new."""
+        return [field for layout in self.layouts for field in layout.fields]
 
-def write_table(job: Job, shards: Iterable[Shard], journals: Path, table: StagedTable, output: Output) -> int:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(field.name for field in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One finished question about the staged rows."""
+
+    job: Job
+    journals: Path
+    layout: Layout
+    name: str = ""
+    """What the step is called."""
+
+    def records(self, shard: Shard) -> list[Record]:
+        """A shard's outcomes, in order. Raises StateError where one is missing, and StorageError."""
+        outcomes = finished_journal(self.job, shard, self.journals).outcomes
+        return [outcomes[index] for index in range(shard.first_index, shard.first_index + shard.count)]
+
+
+def write_table(
+    shards: Iterable[Shard], table: StagedTable, answered: Sequence[Answered], output: Output, mark: str
+) -> int:
     """Write the table from the journals and the staged rows. Blocks; memory holds a group of rows at a time.
 
-    The file is written aside, synced, and then put in place. Returns its number of rows. Raises StateError
-    where an outcome is missing and StorageError where the disk refuses; what stood in its place stands there
-    still then.
+    The file is written aside, synced, and then put in place. It keeps the `mark` if its format has a place
+    for one; else that stands beside it. Returns its number of rows. Raises StateError where an outcome is missing and StorageError where
+    the disk refuses; what stood in its place stands there still then.
     """
     rows = 0
     with replacing(output.path.resolve()) as file:
         columns = table.schema()
-        writer = open_writer(output.format, file, columns, output.layout.fields, job.mark or job.id)
+        writer = open_writer(output.format, file, columns, output.fields, mark)
         try:
             for shard in shards:
-                part = _part(job, shard, journals, table, output)
+                part = _part(shard, table, answered, output)
                 rows += part.batch.num_rows
                 writer.write(part)
             writer.close()
         except pa.ArrowException as error:
             raise StorageError(f"{output.path}: cannot be written: {error}") from error
+    keep_mark(output.path, output.format, mark)
     return rows
 
 
-def _part(job: Job, shard: Shard, journals: Path, table: StagedTable, output: Output) -> Part:
+def _part(shard: Shard, table: StagedTable, answered: Sequence[Answered], output: Output) -> Part:
     batch = table.read(shard)
-    outcomes = finished_journal(job, shard, journals).outcomes
-    records = [outcomes[index] for index in range(shard.first_index, shard.first_index + shard.count)]
+    rows = list(zip(*(each.records(shard) for each in answered), strict=True))
     if output.drop_invalid:
-        mask = [record.mark != ErrorCode.INVALID_ANSWER for record in records]
+        mask = [all(record.mark != ErrorCode.INVALID_ANSWER for record in records) for records in rows]
         batch = batch.filter(pa.array(mask, pa.bool_()))
-        records = [record for record, kept in zip(records, mask, strict=True) if kept]
-    return Part(batch, [output.layout.values(record) for record in records])
+        rows = [records for records, kept in zip(rows, mask, strict=True) if kept]
+    layouts = [each.layout for each in answered]
+    return Part(batch, [dict(_values(layouts, records)) for records in rows])
+
+
+def _values(layouts: Sequence[Layout], records: Sequence[Record]) -> Iterator[tuple[str, Any]]:
+    for layout, record in zip(layouts, records, strict=True):
+        yield from layout.values(record).items()

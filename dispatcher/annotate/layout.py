@@ -7,6 +7,7 @@ import msgspec
 import pyarrow as pa
 
 from dispatcher.annotate.answers import AnswerKind, UnusableAnswerError, read_body
+from dispatcher.annotate.cells import cell_value
 from dispatcher.annotate.pieces import Row
 from dispatcher.model import ErrorCode
 from dispatcher.results.journal import Record
@@ -54,6 +55,16 @@ class Layout:
     def twice(self) -> str | None:
         """A name that two columns would have: a property of the schema may be called `error`."""
         return next((name for name in self.names if self.names.count(name) > 1), None)
+
+    def fault(self, row: Row, *, is_text: bool) -> str | None:
+        """What is wrong with the answer of a finished table's row that has one; None for nothing.
+
+        `is_text`: the row's values are a text format's cells.
+        """
+        found = {field.name: row[self._name(field.name)] for field in self._kind.columns}
+        if is_text:
+            found = {field.name: cell_value(found[field.name], field.type) for field in self._kind.columns}
+        return self._kind.fault(found)
 
     def values(self, record: Record) -> Row:
         """One row's values, by column. What a row has not is null."""

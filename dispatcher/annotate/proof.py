@@ -1,16 +1,17 @@
 """Whether an output table has each row of its input once, in order, unchanged, and with one outcome."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher.annotate.cells import cell_text
 from dispatcher.annotate.conditions import all_met
 from dispatcher.annotate.faults import FAULTS_LISTED, place
 from dispatcher.annotate.formats import Format, TableFiles
 from dispatcher.annotate.layout import Layout
 from dispatcher.annotate.pieces import Row, rows_of
 from dispatcher.annotate.staging import Selection, pieces
-from dispatcher.annotate.writing import cell_text
 
 ROWS_AT_ONCE = 256
 _END: tuple[str, Row] = ("", {})
@@ -26,6 +27,8 @@ class Proof:
     failed: int = 0
     dropped: int = 0
     """Rows of the input that are not in the output, where that may be."""
+    errors: Counter[str] = field(default_factory=Counter)
+    """Failed rows by error code: of several steps, the first that has failed."""
     problems: list[str] = field(default_factory=list)
     """The first 20."""
     problem_count: int = 0
@@ -43,16 +46,17 @@ class Proof:
 
 
 def prove(
-    source: TableFiles, output: TableFiles, selection: Selection, layout: Layout, *, may_drop: bool
+    source: TableFiles, output: TableFiles, selection: Selection, layouts: Sequence[Layout], *, may_drop: bool
 ) -> Proof:
     """Compare a table with its input, row by row. Blocks; memory holds a few hundred rows of each.
 
-    `may_drop` says whether rows without a valid answer may be missing. Raises InputError where one of the two
-    cannot be read; and where the input's rows cannot be told by the conditions, RowError.
+    `layouts` are the answers' columns, of each step. `may_drop` says whether rows without a valid answer may
+    be missing. Raises InputError where one of the two cannot be read; and where the input's rows cannot be
+    told by the conditions, RowError.
     """
     proof = Proof()
     expected, found = _chosen(source, selection), _placed(output)
-    comparison = _Comparison(output.format, selection.columns, layout)
+    comparison = _Comparison(output.format, selection.columns, layouts)
     for where, row in found:
         given = next(expected, _END)
         while may_drop and given is not _END and not comparison.same(given[1], row):
@@ -78,11 +82,11 @@ def prove(
 class _Comparison:
     """Rows of the two tables held against each other, in the form that the output's format gives them."""
 
-    def __init__(self, output: Format, columns: Sequence[str], layout: Layout) -> None:
+    def __init__(self, output: Format, columns: Sequence[str], layouts: Sequence[Layout]) -> None:
         self._is_text = output in (Format.CSV, Format.TSV)
         self._columns = frozenset(columns)
-        self._layout = layout
-        self._new = frozenset(layout.names)
+        self._layouts = layouts
+        self._new = frozenset(name for layout in layouts for name in layout.names)
 
     def same(self, given: Row, found: Row) -> bool:
         """Whether it is the same row, but for the answers."""
@@ -93,21 +97,29 @@ class _Comparison:
         return bool(_plain(kept) == _plain(old))
 
     def count(self, where: str, row: Row, proof: Proof) -> None:
-        """Count a row's outcome; there must be one, and not two."""
-        missing = next((name for name in self._layout.names if name not in row), None)
+        """Count a row's outcomes: one of each step, and not two. It has failed where a step has."""
+        failures = [layout for layout in self._layouts if self._failed(layout, where, row, proof)]
+        proof.failed += bool(failures)
+        proof.succeeded += not failures
+        if failures:
+            proof.errors[str(row.get(failures[0].error_code))] += 1
+
+    def _failed(self, layout: Layout, where: str, row: Row, proof: Proof) -> bool:
+        missing = next((name for name in layout.names if name not in row), None)
         if missing is not None:
             proof.wrong(f"{where}: there is no column {missing}")
-            return
-        answers = [row[name] for name in self._layout.answers]
+            return True
+        answers = [row[name] for name in layout.answers]
         is_answered = any(value not in (None, "") for value in answers) or len(answers) > 1
-        if row[self._layout.error_code] in (None, ""):
-            proof.succeeded += 1
+        if row[layout.error_code] in (None, ""):
             if not is_answered:
                 proof.wrong(f"{where}: neither an answer nor an error")
-        else:
-            proof.failed += 1
-            if any(value not in (None, "") for value in answers):
-                proof.wrong(f"{where}: both an answer and an error")
+            elif (fault := layout.fault(row, is_text=self._is_text)) is not None:
+                proof.wrong(f"{where}: an answer that is not valid: {fault}")
+            return False
+        if any(value not in (None, "") for value in answers):
+            proof.wrong(f"{where}: both an answer and an error")
+        return True
 
 
 def _placed(files: TableFiles) -> Iterator[tuple[str, Row]]:

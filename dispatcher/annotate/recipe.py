@@ -1,6 +1,6 @@
 """What is asked about a row: a chat completion, made of templates and options."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,10 @@ class Recipe:
         more = {self.messages_column} if self.messages_column else set()
         return looked_at | more | set(self.image_columns)
 
+    def looks_at(self, names: Collection[str]) -> bool:
+        """Whether it may look at one of these columns."""
+        return self.columns is None or not self.columns.isdisjoint(names)
+
     def check(self, row: Row) -> None:
         """Find out what would be wrong with a row's body, without the work of images. Raises RowError."""
         for column in self.image_columns:
@@ -56,6 +60,39 @@ class Recipe:
         return (
             [user] if self.system is None else [{"role": "system", "content": self.system.render(row)}, user]
         )
+
+
+class Recipes:
+    """What several steps ask about a row, in order, as far as it can be told before any of it is answered.
+
+    Args:
+        steps: Each step's name, recipe, and the columns that its answers become.
+    """
+
+    def __init__(self, steps: Sequence[tuple[str, Recipe, Collection[str]]]) -> None:
+        self._steps: list[tuple[str, Recipe, frozenset[str]]] = []
+        known: frozenset[str] = frozenset()
+        needed: frozenset[str] | None = frozenset()
+        for name, recipe, new in steps:
+            self._steps.append((name, recipe, known))
+            needed = None if needed is None or recipe.columns is None else needed | (recipe.columns - known)
+            known |= set(new)
+        self._needed = needed
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """The input's columns that they may look at; None: any."""
+        return self._needed
+
+    def check(self, row: Row) -> None:
+        """Find out what would be wrong with the bodies of a row. Raises RowError."""
+        for name, recipe, known in self._steps:
+            if not known or not recipe.looks_at(known):
+                recipe.check(row)
+                continue
+            missing = sorted((recipe.columns or frozenset()) - known - row.keys())
+            if missing:
+                raise RowError(f"there is no such column, which step {name} needs", missing[0])
 
 
 def _cell(row: Row, column: str) -> Any:

@@ -2,7 +2,7 @@
 
 A block is a whole Arrow IPC stream of a single batch: it holds its schema and its dictionaries, so that any
 block can be read without any other. `rows.arrows` has the blocks one after the other, `schema.arrows` the
-columns of the output.
+columns of the output, `shards.jsonl` where the blocks are, for steps that come later.
 """
 
 import os
@@ -30,6 +30,7 @@ class StagedTable:
         self._directory = directory
         self._rows = directory / "rows.arrows"
         self._schema = directory / "schema.arrows"
+        self._shards = directory / "shards.jsonl"
 
     @contextmanager
     def writing(self) -> Iterator["BlockWriter"]:
@@ -53,6 +54,19 @@ class StagedTable:
         """The columns of the output, less those of the answers. Raises StorageError."""
         with _translated(self._schema):
             return pa.ipc.open_stream(pa.py_buffer(self._schema.read_bytes())).schema
+
+    def keep_shards(self, shards: Sequence[Shard]) -> None:
+        """Note where shards are, for whoever reads the table again from its start."""
+        with storage_errors(self._shards, "cannot be written"), self._shards.open("ab") as file:
+            file.writelines(msgspec.json.encode(_place(shard)) + b"\n" for shard in shards)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def shards(self) -> Iterator[Shard]:
+        """The shards that were noted, in order. Raises StorageError."""
+        with storage_errors(self._shards, "cannot be read"), self._shards.open("rb") as file:
+            for line in file:
+                yield Shard(*_PLACE.decode(line))
 
     def read(self, shard: Shard) -> pa.RecordBatch:
         """A shard's rows. Raises StorageError where they are not as they were written."""
@@ -113,6 +127,13 @@ def staged_rows(batch: pa.RecordBatch, columns: frozenset[str] | None) -> Sequen
     if holds_lines(batch.schema):
         return [msgspec.json.decode(line) for line in batch.column(0).to_pylist()]
     return rows_of(batch, columns)
+
+
+def _place(shard: Shard) -> tuple[int, int, int, int, int]:
+    return shard.number, shard.first_index, shard.count, shard.offset, shard.length
+
+
+_PLACE = msgspec.json.Decoder(tuple[int, int, int, int, int])
 
 
 @contextmanager

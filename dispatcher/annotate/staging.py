@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import pyarrow as pa
 
@@ -14,7 +14,6 @@ from dispatcher.annotate.conditions import Condition, all_met
 from dispatcher.annotate.faults import Faults, RowError, place, table_error
 from dispatcher.annotate.formats import Format, TableFiles
 from dispatcher.annotate.pieces import Piece, Row, holds_lines, rows_of
-from dispatcher.annotate.recipe import Recipe
 from dispatcher.annotate.shapes import Columns
 from dispatcher.annotate.staged import BlockWriter, StagedTable
 from dispatcher.annotate.text_tables import read_delimited, read_json_lines
@@ -43,6 +42,17 @@ class Selection:
     shard_size: int = 256
 
 
+class Asking(Protocol):
+    """What is asked about rows: by one question, or by several."""
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """The columns that it may look at; None: any."""
+
+    def check(self, row: Row) -> None:
+        """Find out what would be wrong with a row. Raises RowError."""
+
+
 def pieces(files: TableFiles, rows_max: int) -> Iterator[Piece]:
     """A table's rows, file by file. Raises InputError where one cannot be read, or has other columns."""
     schema: pa.Schema | None = None
@@ -55,7 +65,7 @@ def pieces(files: TableFiles, rows_max: int) -> Iterator[Piece]:
 
 def stage(
     files: TableFiles,
-    recipe: Recipe,
+    recipe: Asking,
     selection: Selection,
     table: StagedTable,
     work_dir: Path,
@@ -84,7 +94,7 @@ class _Staging:
     """One pass's state."""
 
     def __init__(
-        self, files: TableFiles, recipe: Recipe, selection: Selection, blocks: BlockWriter, ids: "_Ids"
+        self, files: TableFiles, recipe: Asking, selection: Selection, blocks: BlockWriter, ids: "_Ids"
     ) -> None:
         self._files = files
         self._recipe = recipe
@@ -226,7 +236,7 @@ class _FirstSeen:
         self._first.clear()
 
 
-def _needed(recipe: Recipe, selection: Selection) -> frozenset[str] | None:
+def _needed(recipe: Asking, selection: Selection) -> frozenset[str] | None:
     if recipe.columns is None:
         return None
     more = {condition.column for condition in selection.conditions}

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dispatcher.annotate.cells import cell_text
 from dispatcher.annotate.finished import MARK
 from dispatcher.annotate.formats import Format
 from dispatcher.annotate.pieces import Row, holds_lines, rows_of
@@ -210,17 +211,6 @@ def _input_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Sequence[Row]:
     if holds_lines(batch.schema):
         return [msgspec.json.decode(line) for line in batch.column(0).to_pylist()]
     return rows_of(batch, frozenset(columns))
-
-
-def cell_text(value: Any) -> str:
-    """A value as a cell of CSV has it."""
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-        case _:
-            return _json(value).decode().strip('"')
 
 
 def _with_members(line: bytes, members: bytes) -> bytes:

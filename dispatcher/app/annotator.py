@@ -10,14 +10,14 @@ from dispatcher.annotate.faults import RowError, place
 from dispatcher.annotate.layout import Layout
 from dispatcher.annotate.pieces import Row
 from dispatcher.annotate.recipe import ROUTE, Recipe
-from dispatcher.annotate.review import AnswerReview
 from dispatcher.annotate.staging import refuse_collision
 from dispatcher.app.fleet import Fleet
 from dispatcher.app.stream import Stream
-from dispatcher.app.table_settings import SCHEMA, answer_kind, read_recipe
+from dispatcher.app.table_settings import SCHEMA, answer_kind, read_recipe, review_of
 from dispatcher.config import Config
 from dispatcher.errors import ConfigError, Fault, InputError
 from dispatcher.model import Job, JobId, Request
+from dispatcher.ports import Review
 from dispatcher.results.journal import record_of
 
 
@@ -28,7 +28,7 @@ class Annotator:
     recipe: Recipe
     kind: AnswerKind
     layout: Layout
-    review: AnswerReview
+    review: Review
     model: str | None
 
     @classmethod
@@ -48,7 +48,7 @@ class Annotator:
         layout = Layout(kind, settings.prefix, reasoning=settings.keep_reasoning)
         if (twice := layout.twice()) is not None:
             raise ConfigError((Fault(SCHEMA, f"two columns would be called {twice}"),))
-        review = AnswerReview(kind, settings.validate_retries, valid)
+        review = review_of(settings, kind, valid)
         model = config.run.model_override or config.run.model
         return cls(recipe or read_recipe(config, kind), kind, layout, review, model)
 

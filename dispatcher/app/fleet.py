@@ -54,7 +54,8 @@ class Fleet:
     ) -> Node:
         """A node that works on this queue with the fleet's servers. `review` may ask for better answers."""
         config = self.config
-        world = World(queue, payloads, recorder, self.transport, self.clock, self.metrics)
+        wording = None if review is None else review.wording
+        world = World(queue, payloads, recorder, self.transport, self.clock, self.metrics, wording)
         ceiling = Ceiling(descriptors_for_requests(DESCRIPTORS_RESERVED))
         desk = Desk(self.pool, judge, config.dispatch, ceiling, self.metrics, self.clock.now, review)
         waiting = Waiting(config.pool.wait_for_servers_s)

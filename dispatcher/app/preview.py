@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -12,8 +12,8 @@ from dispatcher.annotate.faults import RowError, table_error
 from dispatcher.annotate.formats import find_files
 from dispatcher.annotate.pieces import Row, rows_of
 from dispatcher.annotate.staging import pieces
-from dispatcher.app.annotator import Annotator
 from dispatcher.app.fleet import open_fleet, open_metrics
+from dispatcher.app.questions import Question, questions_of
 from dispatcher.app.sources import check_sources
 from dispatcher.app.table_settings import conditions_of
 from dispatcher.config import Config
@@ -23,36 +23,70 @@ PLACE = "\0place"
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked about a row, in one step."""
+
+    step: str
+    """Empty where there are no steps."""
+    messages: Sequence[Any]
+    answer: Row | None = None
+    """The answers' columns; None where there are no servers to ask."""
+    failed: bool = False
+    """Whether it was asked in vain."""
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     """One row of a table with what is asked about it."""
 
     file: str
     number: int
-    messages: Sequence[Any]
-    answer: Row | None = None
-    """The answers' columns; None where there are no servers to ask."""
-    failed: bool = False
-    """Whether it was asked about in vain."""
+    row: Row
+    """Its columns, those of its answers among them."""
+    asked: list[Asked] = field(default_factory=list)
 
 
 async def preview(config: Config, input_name: str, count: int) -> list[Preview]:
-    """The first `count` rows that meet the conditions. Raises ConfigError and InputError as a run does."""
-    annotator = Annotator.of(config)
-    rows = list(itertools.islice(_rows(config, input_name), count))
-    shown = [_asked(annotator, file, number, row) for file, number, row in rows]
-    if not (config.servers or config.discovery.file or config.discovery.dns):
-        return shown
+    """The first `count` rows that meet the conditions. Raises ConfigError and InputError as a run does.
+
+    Without servers there are no answers, and so no prompts of steps behind the first.
+    """
+    questions = questions_of(config)
+    rows = [Preview(*each) for each in itertools.islice(_rows(config, input_name), count)]
+    has_servers = bool(config.servers or config.discovery.file or config.discovery.dns)
+    for number, question in enumerate(questions):
+        askable = [row for row in rows if not _lacks(row, question, questions[:number])]
+        prompts = [_asked(question, row) for row in askable]
+        if not (has_servers or question.config.servers):
+            for row, prompt in zip(askable, prompts, strict=True):
+                row.asked.append(prompt)
+            break
+        await _answer(question, askable, prompts)
+    return rows
+
+
+async def _answer(question: Question, rows: Sequence[Preview], prompts: Sequence[Asked]) -> None:
+    """Ask a question about the rows, and add its columns to them."""
+    config, layout = question.config, question.annotator.layout
     check_sources(config)
-    answers: dict[int, Row] = {}
     async with open_metrics(config) as metrics, open_fleet(config, metrics) as fleet:
-        numbered = _each([{**row, PLACE: number} for number, (_, _, row) in enumerate(rows)])
-        async for row in annotator.annotated(fleet, numbered):
-            answers[row[PLACE]] = {name: row[name] for name in annotator.layout.names}
-    code = annotator.layout.error_code
-    return [
-        replace(each, answer=answers[place], failed=answers[place][code] is not None)
-        for place, each in enumerate(shown)
-    ]
+        numbered = _each([{**each.row, PLACE: place} for place, each in enumerate(rows)])
+        async for row in question.annotator.annotated(fleet, numbered):
+            place = row[PLACE]
+            answer = {name: row[name] for name in layout.names}
+            failed = row[layout.error_code] is not None
+            rows[place].row.update(answer)
+            rows[place].asked.append(replace(prompts[place], answer=answer, failed=failed))
+
+
+def _lacks(row: Preview, question: Question, earlier: Sequence[Question]) -> bool:
+    """Whether the question needs an answer about the row that there is not."""
+    recipe = question.annotator.recipe
+    return any(
+        recipe.looks_at(each.annotator.layout.answers)
+        and row.row.get(each.annotator.layout.error_code, "not asked") is not None
+        for each in earlier
+    )
 
 
 def _rows(config: Config, input_name: str) -> Iterator[tuple[str, int, Row]]:
@@ -67,12 +101,12 @@ def _rows(config: Config, input_name: str) -> Iterator[tuple[str, int, Row]]:
                 raise table_error(piece.file, error.message, number, error.column) from error
 
 
-def _asked(annotator: Annotator, file: str, number: int, row: Row) -> Preview:
+def _asked(question: Question, row: Preview) -> Asked:
     try:
-        body = msgspec.json.decode(annotator.recipe.body(row))
+        body = msgspec.json.decode(question.annotator.recipe.body(row.row))
     except RowError as error:
-        raise table_error(file, error.message, number, error.column) from error
-    return Preview(file, number, body["messages"])
+        raise table_error(row.file, error.message, row.number, error.column) from error
+    return Asked(question.name, body["messages"])
 
 
 async def _each(rows: Sequence[Row]) -> AsyncIterator[Row]:

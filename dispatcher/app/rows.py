@@ -35,6 +35,10 @@ async def annotated(
     fleet: Fleet, config: Config, rows: Rows, question: Question
 ) -> AsyncGenerator[Row, None]:
     """Rows with their answers, as they are ready. Raises ConfigError and InputError."""
+    if config.annotate.steps:
+        raise ConfigError((Fault("annotate.steps", "several steps are for annotate_table alone"),))
+    if question.schema is not None and config.annotate.labels:
+        raise ConfigError((Fault("schema", "must not be set together with labels"),))
     kind = answer_kind(config.annotate) if question.schema is None else structured(question.schema, "schema")
     annotator = Annotator.of(config, _recipe(config, question, kind), kind, question.valid)
     async with aclosing(annotator.annotated(fleet, _each(rows))) as answered:

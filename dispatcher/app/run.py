@@ -24,7 +24,7 @@ from dispatcher.errors import (
     StorageError,
     first_of,
 )
-from dispatcher.model import Tally
+from dispatcher.model import Job, Tally
 from dispatcher.queue.records import JobStatus
 from dispatcher.queue.sql import SqlQueue
 from dispatcher.results.recorder import JournalRecorder
@@ -73,6 +73,8 @@ class JobRun:
         self._stops = 0
         self._drain: asyncio.Task[None] | None = None
         self._node: Node | None = None
+        self.job: Job | None = None
+        """Once the input has been read."""
         self._rows = 0
         self._earlier = Tally()
         self._recorder: JournalRecorder | None = None
@@ -147,7 +149,7 @@ class JobRun:
 
     async def _run(self, opened: OpenJob, metrics: Metrics) -> Summary:
         record = opened.record
-        self._rows = record.requests
+        self.job, self._rows = record.job, record.requests
         self._earlier = await opened.queue.tally(record.job.id)
         if record.status is JobStatus.FINISHED:
             if not self._work.has_outputs(record.job.mark, self._earlier):

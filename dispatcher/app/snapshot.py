@@ -61,6 +61,8 @@ class Snapshot:
     servers: tuple[ServerView, ...] = ()
     by_server: Mapping[str, int] = field(default_factory=dict)
     """Successes of this run by server."""
+    step: str = ""
+    """Which of several steps this is of."""
 
     @property
     def left(self) -> int:

@@ -24,7 +24,11 @@ from dispatcher.storage.filesystem import StateLock, ensure_writable, network_fi
 
 LOCK_NAME = "lock"
 DATABASE_NAMES = frozenset(f"queue.sqlite{ending}" for ending in ("", "-wal", "-shm", "-journal"))
-OWN_NAMES = frozenset({"journal", "work", "input.jsonl", "input.jsonl.partial", "table"}) | DATABASE_NAMES
+STEPS = "steps"
+"""The folder of the states of several steps, one for each, in that of the whole."""
+OWN_NAMES = (
+    frozenset({"journal", "work", "input.jsonl", "input.jsonl.partial", "table", STEPS}) | DATABASE_NAMES
+)
 """What a run makes in its state directory, beside the lock. Nothing else there is ever removed."""
 
 
@@ -54,7 +58,7 @@ async def open_job(
         raise StateError(str(error)) from error
     with StateLock(state):
         if config.run.restart:
-            await asyncio.to_thread(_clear, state)
+            await asyncio.to_thread(clear_state, state)
         try:
             async with _queue(config, state, clock) as queue:
                 preparation = _Preparation(config, work, queue, check_stopped)
@@ -69,10 +73,21 @@ def remove_state(state: Path) -> None:
 
     A directory that holds other things, or is a mount point, a link or `.`, is the user's and stays.
     """
-    _clear(state)
+    clear_state(state)
     (state / LOCK_NAME).unlink(missing_ok=True)
     with suppress(OSError):
         state.rmdir()
+
+
+def clear_state(state: Path) -> None:
+    """Remove what runs have made in the state directory, but for the lock that we hold in it. Blocks."""
+    for path in state.iterdir():
+        if path.name not in OWN_NAMES:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 @asynccontextmanager
@@ -196,17 +211,6 @@ class _Preparation:
                 shutil.rmtree(work, ignore_errors=True)
 
         await asyncio.to_thread(run)
-
-
-def _clear(state: Path) -> None:
-    """Remove what runs have made in the state directory, but for the lock that we hold in it."""
-    for path in state.iterdir():
-        if path.name not in OWN_NAMES:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _clear_unless_kept(state: Path) -> None:

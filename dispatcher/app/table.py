@@ -1,7 +1,8 @@
 """The work of `dispatcher annotate`: a table in, the same table with more columns out."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 import msgspec
 
 from dispatcher.annotate.faults import RowError
-from dispatcher.annotate.finished import finished_tally
+from dispatcher.annotate.finished import finished_tally, has_mark
 from dispatcher.annotate.formats import Format, TableFiles, find_files
-from dispatcher.annotate.joining import Output, write_table
+from dispatcher.annotate.joining import Answered, Output, write_table
 from dispatcher.annotate.payloads import TablePayloads
 from dispatcher.annotate.proof import Proof, prove
+from dispatcher.annotate.recipe import Recipes
 from dispatcher.annotate.staged import StagedTable
 from dispatcher.annotate.staging import Selection, stage
 from dispatcher.annotate.templates import Prompt
-from dispatcher.app.annotator import Annotator
 from dispatcher.app.files import JobFiles, answers_mark, job_files
+from dispatcher.app.questions import Question, questions_of
+from dispatcher.app.state import STEPS
 from dispatcher.app.table_settings import conditions_of, output_format
 from dispatcher.app.work import Found, Prepared
 from dispatcher.config import Config
@@ -31,7 +34,9 @@ from dispatcher.storage.filesystem import storage_errors
 
 
 class Table:
-    """A `Work`.
+    """What is annotated: a table, one question about its rows or several steps, and the table to write.
+
+    A `Work` where it is one question; `dispatcher.app.steps` makes several works of it where it is more.
 
     Args:
         config: Every setting.
@@ -46,32 +51,50 @@ class Table:
         self.files: JobFiles = replace(files, errors=files.output)  # failed rows stay in their table
         self._config = config
         self.source = find_files(input_name)
-        self.annotator = Annotator.of(config)
+        self.questions = questions_of(config)
+        self.annotator = self.questions[0].annotator
         self._conditions = conditions_of(config.annotate)
-        output, layout = self.files.output, self.annotator.layout
-        self._output = Output(output, output_format(output), layout, config.annotate.drop_invalid)
-        self.staged = StagedTable(self.files.state / "table")
+        layouts = [question.annotator.layout for question in self.questions]
+        output = self.files.output
+        self.output = Output(output, output_format(output), layouts, config.annotate.drop_invalid)
+        first = self.questions[0].name
+        state = self.files.state
+        self.staged = StagedTable((state / STEPS / first if first else state) / "table")
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether it is annotated in steps, be it a single one."""
+        return bool(self.questions[0].name)
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """See Work. Texts of files stand there as hashes."""
+        """See Work."""
+        if not self.has_steps:
+            return self.settings_of(self.questions[0])
+        return {question.name: self.settings_of(question) for question in self.questions}
+
+    def settings_of(self, question: Question) -> Mapping[str, Any]:
+        """Those of one question. Texts of files stand there as hashes."""
         of_files = {"prompt", "system", "answer_schema"}
-        harmless = {"validate_retries"}
-        recipe = self.annotator.recipe
-        annotate = self._config.annotate.model_dump(mode="json", exclude=of_files | harmless)
+        harmless = {"validate_retries", "steps"}
+        recipe, kind = question.annotator.recipe, question.annotator.kind
+        annotate = question.config.annotate.model_dump(mode="json", exclude=of_files | harmless)
         return {
-            "run.model": self.annotator.model,
+            "run.model": question.annotator.model,
             "results.provenance": self._config.results.provenance,
-            "annotate.output": self._output.format.value,
+            "annotate.output": self.output.format.value,
             "annotate.prompt": _hash(recipe.prompt),
             "annotate.system": _hash(recipe.system),
-            "annotate.answer_schema": _told(msgspec.json.encode(self.annotator.kind.constraint).decode()),
+            "annotate.answer_schema": _told(msgspec.json.encode(kind.constraint).decode()),
             **{f"annotate.{name}": value for name, value in annotate.items()},
         }
 
     def check(self) -> None:
         """See Work."""
         output, state = self.files.output.resolve(), self.files.state.resolve()
+        if (state / ("queue.sqlite" if self.has_steps else STEPS)).exists() and not self._config.run.restart:
+            kind = "without steps" if self.has_steps else "of steps"
+            raise StateError(f"{state} holds a run {kind}; give --restart to throw its answers away")
         try:
             check_writable(self.files.output)
         except (StorageError, OSError) as error:
@@ -87,23 +110,36 @@ class Table:
     def prove(self) -> Proof:
         """Compare the finished table with its input. Raises InputError where one of them cannot be read."""
         output = find_files(str(self.files.output))
-        selection, layout = self.selection(), self._output.layout
         may_drop = self._config.annotate.drop_invalid
         try:
-            return prove(self.source, output, selection, layout, may_drop=may_drop)
+            return prove(self.source, output, self.selection(), self.output.layouts, may_drop=may_drop)
         except RowError as error:
             raise InputError(f"{self.files.input}: {error.message}") from error
 
     def found(self) -> Found | None:
         """See Work. A table without its state is never replaced; it may say itself that it is this one."""
-        output, has_state = self.files.output, (self.files.state / "queue.sqlite").exists()
+        output, state = self.files.output, self.files.state
+        has_state = (state / "queue.sqlite").exists() or (state / STEPS).exists()
         if not output.exists() or has_state or self._config.run.restart:
             return None
-        mark = answers_mark(hash_of(self.source), self.settings)
-        tally = finished_tally(output, self._output.format, mark, self._output.layout.error_code)
+        tally = self._finished(self.mark(hash_of(self.source)))
         if tally is None or (tally.failed and self._config.run.retry_failed):
             raise StateError(f"{output} exists already. Give --restart to replace it, or another output")
         return Found(tally.succeeded + tally.failed, tally)
+
+    def _finished(self, mark: str) -> Tally | None:
+        """What the output's rows add up to; None where it is not the one of this mark."""
+        path = self.files.output
+        if has_mark(path, mark):
+            with suppress(InputError):
+                proof = self.prove()
+                return Tally(proof.succeeded, proof.failed, errors=proof.errors) if proof.ok else None
+        errors = [layout.error_code for layout in self.output.layouts]
+        return finished_tally(path, self.output.format, mark, errors)
+
+    def mark(self, sha256: str | None) -> str:
+        """What an output says of itself that answers the input of this hash."""
+        return answers_mark(sha256, self.settings)
 
     def prepare(self, earlier: Mapping[str, Any] | None, check_stopped: Callable[[], None]) -> Prepared:
         """See Work."""
@@ -113,15 +149,21 @@ class Table:
         """See Work."""
         return self.files.output.exists()
 
-    def write(self, job: Job, shards: Iterable[Shard], prepared: Prepared) -> None:  # noqa: ARG002  # it is ours
+    def write(self, job: Job, shards: Iterable[Shard], prepared: Prepared) -> None:
         """See Work."""
-        write_table(job, shards, self.files.journals, self.staged, self._output)
+        answered = [Answered(job, self.files.journals, self.annotator.layout)]
+        write_table(shards, self.staged, answered, self.output, self.mark(prepared.sha256))
 
-    @property
-    def payloads(self) -> TablePayloads:
-        """The staged rows as requests."""
-        annotator = self.annotator
-        return TablePayloads(self.staged, annotator.recipe, annotator.model, self._config.annotate.id_column)
+    def payloads(self, question: Question, earlier: Sequence[Answered] = ()) -> TablePayloads:
+        """The staged rows as requests of one question, once the `earlier` ones are answered."""
+        recipe, model = question.annotator.recipe, question.annotator.model
+        return TablePayloads(self.staged, recipe, model, self._config.annotate.id_column, earlier)
+
+    def asking(self) -> Recipes:
+        """What all questions ask of a row."""
+        return Recipes(
+            [(each.name, each.annotator.recipe, each.annotator.layout.names) for each in self.questions]
+        )
 
     def selection(self) -> Selection:
         """Which rows and columns count."""
@@ -131,8 +173,8 @@ class Table:
             limit=settings.limit,
             columns=settings.columns,
             id_column=settings.id_column,
-            new_columns=self._output.layout.names,
-            typed=self._output.format in (Format.PARQUET, Format.ARROW),
+            new_columns=self.output.names,
+            typed=self.output.format in (Format.PARQUET, Format.ARROW),
             shard_size=self._config.queue.shard_size,
         )
 
@@ -143,7 +185,7 @@ class PreparedTable:
     def __init__(
         self, table: Table, earlier: Mapping[str, Any] | None, check_stopped: Callable[[], None]
     ) -> None:
-        self.payloads = table.payloads
+        self.payloads = table.payloads(table.questions[0])
         self.review = table.annotator.review
         self.sha256: str | None = None
         self._table = table
@@ -170,8 +212,14 @@ class PreparedTable:
     ) -> None:
         """See Prepared."""
         table = self._table
+
+        def add(shards: list[Shard]) -> None:
+            if table.has_steps:
+                table.staged.keep_shards(shards)
+            add_shards(shards)
+
         self.sha256 = hash_of(table.source, self._check_stopped)
-        stage(table.source, table.annotator.recipe, table.selection(), table.staged, work_dir, add_shards)
+        stage(table.source, table.asking(), table.selection(), table.staged, work_dir, add)
 
 
 def hash_of(source: TableFiles, check_stopped: Callable[[], None] = lambda: None) -> str:

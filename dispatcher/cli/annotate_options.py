@@ -13,12 +13,17 @@ System = Annotated[Path | None, Option(help="A Jinja2 template of the system mes
 MessagesColumn = Annotated[str | None, Option(help="A column of ready conversations, in place of --prompt.")]
 ImageColumns = Annotated[str | None, Option(help="Columns of images: URLs, paths or bytes. With commas.")]
 Labels = Annotated[str | None, Option(help="The only answers there are. With commas.")]
+Confidence = Annotated[
+    bool | None, Option("--confidence", help="Add the probability of each label, in columns of their own.")
+]
+MaxCalls = Annotated[int | None, Option(help="Answers that a row's probabilities may take. Default: 8.")]
 Schema = Annotated[Path | None, Option(help="A file with the JSON schema of the answers.")]
 Prefix = Annotated[str | None, Option(help="What the new columns' names begin with. Default: answer.")]
 MaxTokens = Annotated[int | None, Option(help="Tokens an answer may have.")]
 Temperature = Annotated[float | None, Option(help="The sampling temperature.")]
 TopP = Annotated[float | None, Option(help="The probability mass to sample from.")]
 Seed = Annotated[int | None, Option(help="The sampling seed.")]
+ExtraBody = Annotated[str | None, Option(help="Other members of each request's body, as a JSON object.")]
 ValidateRetries = Annotated[
     int | None, Option(help="Times a row is asked again for a valid answer. Default: 3.")
 ]
@@ -48,12 +53,15 @@ SETTINGS: Final = MappingProxyType(
         "messages_column": "annotate.messages_column",
         "image_columns": "annotate.image_columns",
         "labels": "annotate.labels",
+        "confidence": "annotate.confidence",
+        "max_calls": "annotate.max_calls",
         "schema": "annotate.answer_schema",
         "prefix": "annotate.prefix",
         "max_tokens": "annotate.max_tokens",
         "temperature": "annotate.temperature",
         "top_p": "annotate.top_p",
         "seed": "annotate.seed",
+        "extra_body": "annotate.extra_body",
         "validate_retries": "annotate.validate_retries",
         "drop_invalid": "annotate.drop_invalid",
         "keep_reasoning": "annotate.keep_reasoning",

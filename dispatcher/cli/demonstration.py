@@ -7,6 +7,7 @@ from pathlib import Path
 import uvloop
 
 from dispatcher.app.demo import DIES_AT, ROWS, SERVERS, open_demo
+from dispatcher.cli import summary
 from dispatcher.cli.exits import Exit, exit_for, tell
 from dispatcher.cli.figures import count
 from dispatcher.cli.job import show
@@ -27,7 +28,7 @@ def demonstrate(directory: Path) -> Exit:
 async def _demo(directory: Path) -> Exit:
     _say(f"{SERVERS} fake vLLM servers, {count(ROWS)} requests; one server is killed at {DIES_AT:.0%}.")
     async with open_demo(directory) as demo:
-        status = await show(demo.job)
+        status = await show(demo.job, summary.lines, summary.log)
     if status is Exit.RESUMABLE:
         return status
     files = demo.job.files

@@ -1,32 +1,70 @@
 """What a run came to, in words."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import structlog
 
 from dispatcher.app.run import Summary
+from dispatcher.app.snapshot import Snapshot
 from dispatcher.cli.figures import count, duration, rate, share
+
+if TYPE_CHECKING:
+    from dispatcher.app.steps import StepsSummary
 
 
 def lines(summary: Summary) -> Iterator[str]:
     """The summary for a person."""
-    snapshot, done = summary.snapshot, summary.snapshot.done
-    yield f"{_verdict(summary)}: {count(done.succeeded)} of {count(snapshot.rows)} rows succeeded, " + (
-        f"{count(done.failed)} failed" + (f", {count(snapshot.left)} left" if snapshot.left else "")
-    )
+    snapshot = summary.snapshot
+    yield f"{_verdict(summary)}: {_counts(snapshot)}"
     if summary.rejected:
         yield f"  {count(summary.rejected)} input lines were no requests: {summary.files.rejected}"
-    for code, number in sorted(done.errors.items(), key=lambda item: -item[1]):
-        yield f"  {code:<20} {count(number):>12}"
+    yield from _errors(snapshot)
     if not summary.sent_nothing:
         yield from _this_run(summary)
     yield from _whereabouts(summary)
+
+
+def lines_of_steps(summary: "StepsSummary") -> Iterator[str]:
+    """The summary of several steps for a person."""
+    for name, step in summary.steps:
+        yield f"step {name}, {_verdict(step)}: {_counts(step.snapshot)}"
+        yield from _errors(step.snapshot)
+        if not step.sent_nothing:
+            yield from _this_run(step)
+    if not summary.steps:
+        yield f"finished before: {_counts(summary.snapshot)}"
+    if not summary.finished:
+        yield f"  the state is in {summary.state}; run the same command to go on"
+        return
+    yield f"  output {summary.output}"
+    if summary.exit_code:
+        yield "  send the failed rows again with --retry-failed"
+
+
+def log_of_steps(summary: "StepsSummary") -> None:
+    """The summary of several steps for a machine: one entry each."""
+    for name, step in summary.steps:
+        log(step, step=name)
 
 
 def _verdict(summary: Summary) -> str:
     if not summary.finished:
         return "stopped"
     return "finished before" if summary.sent_nothing else "finished"
+
+
+def _counts(snapshot: Snapshot) -> str:
+    done = snapshot.done
+    left = f", {count(snapshot.left)} left" if snapshot.left else ""
+    return (
+        f"{count(done.succeeded)} of {count(snapshot.rows)} rows succeeded, {count(done.failed)} failed{left}"
+    )
+
+
+def _errors(snapshot: Snapshot) -> Iterator[str]:
+    for code, number in sorted(snapshot.done.errors.items(), key=lambda item: -item[1]):
+        yield f"  {code:<20} {count(number):>12}"
 
 
 def _this_run(summary: Summary) -> Iterator[str]:
@@ -53,8 +91,8 @@ def _whereabouts(summary: Summary) -> Iterator[str]:
         yield "  send the failed rows again with --retry-failed"
 
 
-def log(summary: Summary) -> None:
-    """The summary for a machine."""
+def log(summary: Summary, **more: str) -> None:
+    """The summary for a machine, with `more` fields."""
     snapshot, done = summary.snapshot, summary.snapshot.done
     structlog.get_logger("dispatcher.run").info(
         "run_finished" if summary.finished else "run_stopped",
@@ -70,4 +108,5 @@ def log(summary: Summary) -> None:
         by_server=dict(snapshot.by_server),
         output=str(summary.files.output),
         exit_code=summary.exit_code,
+        **more,
     )

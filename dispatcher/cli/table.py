@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from dispatcher.app.extras import require_tables
-from dispatcher.app.run import JobRun
+from dispatcher.cli import summary
 from dispatcher.cli.exits import Exit, exit_for, tell
 from dispatcher.cli.figures import count
 from dispatcher.cli.garbage import spare_loaded
@@ -81,19 +81,22 @@ async def _preview(config: Config, input_name: str, rows: int) -> Exit:
     configure_logging(config.telemetry.log_format, "warning", sys.stderr)
     failed = False
     for shown in await preview(config, input_name, rows):
-        failed |= shown.failed
+        failed |= any(asked.failed for asked in shown.asked)
         sys.stdout.write("\n".join(_lines(shown)) + "\n\n")
     return Exit.FAILED_ROWS if failed else Exit.DONE
 
 
 def _lines(shown: "Preview") -> Iterator[str]:
     yield f"--- {shown.file}, row {shown.number}"
-    for message in shown.messages:
-        content = message.get("content")
-        yield f"[{message['role']}] {content if isinstance(content, str) else _brief(content)}"
-    for name, value in (shown.answer or {}).items():
-        if value is not None:
-            yield f"{name}: {value if isinstance(value, str) else _brief(value)}"
+    for asked in shown.asked:
+        if asked.step:
+            yield f"-- step {asked.step}"
+        for message in asked.messages:
+            content = message.get("content")
+            yield f"[{message['role']}] {content if isinstance(content, str) else _brief(content)}"
+        for name, value in (asked.answer or {}).items():
+            if value is not None:
+                yield f"{name}: {value if isinstance(value, str) else _brief(value)}"
 
 
 def _brief(value: Any) -> str:
@@ -102,6 +105,9 @@ def _brief(value: Any) -> str:
 
 
 async def _annotate(config: Config, input_name: str) -> Exit:
-    from dispatcher.app.table import Table  # noqa: PLC0415  # it needs an extra
+    from dispatcher.app.steps import StepsRun, annotation  # noqa: PLC0415  # it needs an extra
 
-    return await show(JobRun(config, Table(config, input_name)))
+    run = annotation(config, input_name)
+    if isinstance(run, StepsRun):
+        return await show(run, summary.lines_of_steps, summary.log_of_steps)
+    return await show(run, summary.lines, summary.log)

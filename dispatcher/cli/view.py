@@ -119,6 +119,7 @@ async def _log_progress(snapshot: Callable[[], Snapshot]) -> None:
         now = snapshot()
         log.info(
             "progress",
+            **({"step": now.step} if now.step else {}),
             phase=now.phase.value,
             rows=now.rows,
             done=now.done.succeeded,
@@ -159,7 +160,8 @@ def render(snapshot: Snapshot, rates: dict[str, float]) -> RenderableType:
 
 def _headline(snapshot: Snapshot) -> Text:
     done = snapshot.done.succeeded + snapshot.done.failed
-    text = Text(PHASES[snapshot.phase], style="bold")
+    step = f"{snapshot.step}: " if snapshot.step else ""
+    text = Text(f"{step}{PHASES[snapshot.phase]}", style="bold")
     if snapshot.rows:
         text.append(f"  {share(done, snapshot.rows)} of {count(snapshot.rows)} rows", style="not bold")
     return text

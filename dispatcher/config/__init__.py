@@ -17,6 +17,7 @@ from dispatcher.config.settings import (
     RunSettings,
     TelemetrySettings,
 )
+from dispatcher.config.steps import step_configs
 
 __all__ = [
     "AnnotateSettings",
@@ -40,4 +41,5 @@ __all__ = [
     "TelemetrySettings",
     "load_config",
     "parse_dns_name",
+    "step_configs",
 ]

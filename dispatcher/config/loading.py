@@ -6,12 +6,14 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSettings
+from dispatcher.config.annotate import StepSettings
 from dispatcher.config.document import Place
 from dispatcher.config.faults import dotted, explain
 from dispatcher.config.known_answer import KnownAnswer, Message
 from dispatcher.config.servers import ServerEntry
 from dispatcher.config.settings import Config, sections, setting_places
 from dispatcher.config.sources import Source, from_arguments, from_environment, from_file
+from dispatcher.config.steps import STEPS, over_steps
 from dispatcher.errors import ConfigError, Fault
 
 
@@ -57,6 +59,8 @@ def _merged(sources: Sequence[Source]) -> dict[str, object]:
                 nested.setdefault(key, {})[names[0]] = value
             else:
                 top[key] = value
+    if (steps := over_steps([source.values for source in sources])) is not None:
+        nested[STEPS[0]][STEPS[1]] = steps
     return {**top, **nested}
 
 
@@ -72,7 +76,9 @@ def _origin(place: Place, sources: Sequence[Source]) -> str:
 
 def _candidates(place: Place) -> Collection[str]:
     """What a misspelt key may have meant: one of its siblings, or a setting of another section."""
-    if place[0] == "servers" or place[:2] == ("discovery", "dns"):
+    if place[:2] == STEPS and "servers" not in place:
+        return tuple(StepSettings.model_fields)
+    if "servers" in place or place[:2] == ("discovery", "dns"):
         return tuple(ServerEntry.model_fields)
     if place[:2] == ("pool", "canary"):
         return tuple((Message if "messages" in place else KnownAnswer).model_fields)

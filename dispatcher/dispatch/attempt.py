@@ -15,6 +15,7 @@ class Attempt:
         "item",
         "judged",
         "lone",
+        "request",
         "sent_at",
         "server",
         "suspect",
@@ -23,6 +24,8 @@ class Attempt:
 
     def __init__(self, item: Item, server: Server, sent_at: float) -> None:
         self.item = item
+        self.request = item.request
+        """What it sends: the item may have gone on to another question when its copy ends."""
         self.server = server
         self.sent_at = sent_at
         self.is_copy = False

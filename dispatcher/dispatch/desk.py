@@ -93,7 +93,9 @@ class Desk:
         self._unrecorded = Unrecorded()
         self._hedging = Hedging(pool, settings)
         self._quarantine = Quarantine(pool, self.backlog, clock_now())
-        self._fates = Fates(self.shards, self.backlog, self.quotas, self._quarantine, settings, review)
+        self._fates = Fates(
+            self.shards, self.backlog, self.quotas, self._quarantine, settings, metrics, review
+        )
 
     # Shards
 
@@ -115,12 +117,16 @@ class Desk:
         return self.backlog.shares.asking
 
     def admit(self, lease: Lease, requests: Sequence[Request], replay: Replay) -> ShardInHand:
-        """Take a leased shard in hand, less what an earlier run has finished."""
+        """Take a leased shard in hand, less what an earlier run has finished.
+
+        Requests that are withheld are owed an outcome, and are not for sending.
+        """
         fresh = [request for request in requests if request.index not in replay.finished]
+        to_send = [request for request in fresh if request.withheld is None]
         shard = ShardInHand(lease, len(fresh), replay.tally)
         self.shards.add(shard)
-        self.quotas.admitted(lease.job, len(fresh))
-        self.backlog.extend([self._item(request, lease, replay) for request in fresh])
+        self.quotas.admitted(lease.job, len(to_send))
+        self.backlog.extend([self._item(request, lease, replay) for request in to_send])
         return shard
 
     def _item(self, request: Request, lease: Lease, replay: Replay) -> Item:
@@ -295,7 +301,7 @@ class Desk:
             self._count_copy(attempt, "lost")
             self._pool.attempt_given_up(server)
             return Ended(None, ())
-        judgement = self._judge(ending, item.request, server.models, healthy=healthy)
+        judgement = self._judge(ending, attempt.request, server.models, healthy=healthy)
         if server.state is not State.GONE:  # else its series would come back, and stay
             self._metrics.attempt_ended(server.spec.id, judgement.verdict, now - attempt.sent_at)
         effects = self._tell_pool(attempt, ending, judgement)
@@ -303,8 +309,10 @@ class Desk:
             self.ceiling.local_fault(now)
         if shard is None:
             return Ended(None, effects)
+        question = item.request
         outcome = self._fates.resolve(attempt, judgement, now)
-        if outcome is None:
+        has_moved_on = item.so_far is not None and item.request is not question
+        if outcome is None and not has_moved_on:
             self._count_copy(attempt, "failed")
             return Ended(None, effects)
         self._count_copy(attempt, "won")
@@ -323,8 +331,8 @@ class Desk:
         if type(ending) is Break and ending.kind in CLOSED_BY_US:
             self._pool.attempt_given_up(attempt.server)
             return ()
-        item = attempt.item
-        end = AttemptEnd(judgement, attempt.sent_at, item.request.model, repeated=bool(item.tried))
+        repeated = bool(attempt.item.tried)
+        end = AttemptEnd(judgement, attempt.sent_at, attempt.request.model, repeated=repeated)
         return self._pool.attempt_ended(attempt.server, end)
 
     def appended(self, lease: Lease, outcome: Outcome) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection
 
+from msgspec.structs import replace
+
 from dispatcher.config import DispatchSettings
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.backlog import Backlog
@@ -11,8 +13,9 @@ from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, Quarantine, may_be_l
 from dispatcher.dispatch.quotas import Quotas
 from dispatcher.dispatch.retry import Again, Fail, after_fault
 from dispatcher.dispatch.shards import ShardsInHand
-from dispatcher.model import ErrorCode, Judgement, Outcome, Verdict
-from dispatcher.ports import Review
+from dispatcher.model import NO_TOKENS, AgainReason, ErrorCode, Judgement, Outcome, Request, Verdict
+from dispatcher.ports import Asked, Counted, Review, Unfinished, Unusable
+from dispatcher.telemetry.metrics import Metrics
 
 
 class Fates:
@@ -25,6 +28,7 @@ class Fates:
         quotas: Quotas,
         quarantine: Quarantine,
         settings: DispatchSettings,
+        metrics: Metrics,
         review: Review | None,
     ) -> None:
         self._shards = shards
@@ -32,6 +36,7 @@ class Fates:
         self._quotas = quotas
         self._quarantine = quarantine
         self._settings = settings
+        self._metrics = metrics
         self._review = review
 
     def resolve(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
@@ -68,6 +73,8 @@ class Fates:
                 pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
                 self._put_back(item, now + pause_s, now)
                 return None
+            case Fail() if item.so_far is not None:
+                return outcome_of(attempt, item.so_far, None, "", now)
             case Fail(code, message):
                 if item.complaint and judgement.verdict is Verdict.REQUEST_FAULT:
                     # It was good until we changed it: its fault is still that its answers were of no use.
@@ -75,17 +82,41 @@ class Fates:
                 return outcome_of(attempt, judgement, code, message, now)
 
     def _reviewed(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
-        """The outcome of a success, unless its job has no use for it and asks for another."""
+        """The outcome of a success, unless its job has no use for it, or asks for more."""
         item = attempt.item
-        unusable = self._review(item.request, judgement, item.asked_again) if self._review else None
-        if unusable is None:
-            return outcome_of(attempt, judgement, None, "", now)
-        if unusable.again is None:
-            return outcome_of(attempt, judgement, ErrorCode.INVALID_ANSWER, unusable.message, now)
-        item.request, item.complaint = unusable.again, unusable.message
-        item.asked_again += 1
-        self._put_back(item, now, now)
+        if item.notes is not None and attempt.request is not item.request:
+            # Its copy was answered first, and another question stands.
+            item.spent += judgement.tokens
+            self._put_back(item, now, now)
+            return None
+        asked = Asked(item.asked_again, attempt.server.context_tokens_of(attempt.request.model), item.notes)
+        match self._review(attempt.request, judgement, asked) if self._review else None:
+            case None:
+                return outcome_of(attempt, judgement, None, "", now)
+            case Counted(body):
+                counted = replace(item.so_far or judgement, body=body, tokens=judgement.tokens)
+                return outcome_of(attempt, counted, None, "", now)
+            case Unusable(message, again, reason):
+                if again is None:
+                    return outcome_of(attempt, judgement, ErrorCode.INVALID_ANSWER, message, now)
+                item.complaint = message
+                item.asked_again += 1
+                self._ask(attempt, judgement, again, reason, now)
+            case Unfinished(again, so_far, notes):
+                item.notes = notes
+                item.so_far = replace(item.so_far or judgement, body=so_far, tokens=NO_TOKENS)
+                self._ask(attempt, judgement, again, AgainReason.UNFINISHED, now)
         return None
+
+    def _ask(
+        self, attempt: Attempt, judgement: Judgement, again: Request, reason: AgainReason, now: float
+    ) -> None:
+        """Ask another question about the same request. What was answered has cost its tokens."""
+        item = attempt.item
+        item.request = again
+        item.spent += judgement.tokens
+        self._metrics.asked_again(reason)
+        self._put_back(item, now, now)
 
     def _put_back(self, item: Item, not_before: float, now: float) -> None:
         if item.running:  # its other attempt is the next one

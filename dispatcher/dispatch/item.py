@@ -1,7 +1,7 @@
 """A request on its way through this node, with what its attempts have cost so far."""
 
 from dispatcher.dispatch.blame import Suspicion
-from dispatcher.model import Lease, Request, ServerId
+from dispatcher.model import NO_TOKENS, Judgement, Lease, Request, ServerId
 
 
 class Item:
@@ -16,12 +16,15 @@ class Item:
         "done",
         "hedged",
         "lease",
+        "notes",
         "order",
         "poison",
         "request",
         "resends",
         "running",
         "sends",
+        "so_far",
+        "spent",
         "stales",
         "suspicion",
         "tried",
@@ -50,6 +53,12 @@ class Item:
         """How often a server's answer was of no use, and the request was changed to be asked again."""
         self.complaint = ""
         """What was wrong with the last such answer."""
+        self.notes: object = None
+        """What the review keeps of it while it asks more than one question."""
+        self.so_far: Judgement | None = None
+        """The success that it has already, should the rest of those questions get no answer."""
+        self.spent = NO_TOKENS
+        """Tokens of answers that led to another question."""
         self.tried: tuple[ServerId, ...] = ()
         """Servers that answered it doubtfully: it goes elsewhere while there is an elsewhere."""
         self.suspicion: Suspicion | None = None

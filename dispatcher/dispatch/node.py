@@ -11,6 +11,7 @@ from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.ledger import Ledger
 from dispatcher.dispatch.lookout import Lookout
+from dispatcher.dispatch.outcomes import outcomes_of_withheld
 from dispatcher.dispatch.patience import PatientQueue
 from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
@@ -68,7 +69,7 @@ class Node:
         """Leases that are ours, and not in hand yet."""
         self._expected: dict[JobId, Job] = {}
         """What `expect` was told since the queue was last asked."""
-        self._sending = Sending(desk, world.transport, monitor.healthy, self._ended)
+        self._sending = Sending(desk, world.transport, world.wording, monitor.healthy, self._ended)
         self._settling = Settling(
             desk,
             world.recorder,
@@ -266,6 +267,8 @@ class Node:
         shard = self.desk.admit(lease, requests, replay)
         del self._unopened[lease]
         self.ledger.took(shard)
+        for outcome in outcomes_of_withheld(requests, replay):
+            self._append(lease, outcome)
         if lease.job.id in self._withdrawn:
             self.desk.withdraw(lease.job.id, self._sending.of_job(lease.job.id))
         self._settling.look_at(shard)

@@ -1,9 +1,12 @@
 """How an attempt's end becomes a request's outcome."""
 
+from collections.abc import Iterator, Sequence
+
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.item import Item
-from dispatcher.model import ErrorCode, Judgement, Outcome, Provenance
+from dispatcher.model import ErrorCode, Judgement, Outcome, Provenance, Request
 from dispatcher.pool.server import Server
+from dispatcher.ports import Replay
 
 
 def outcome_of(
@@ -19,7 +22,7 @@ def outcome_of(
         status=judgement.status,
         request_id=judgement.request_id,
         body=judgement.body,
-        tokens=judgement.tokens,
+        tokens=judgement.tokens + attempt.item.spent,
         provenance=Provenance(
             server=server.spec.id,
             model=request.model,
@@ -39,5 +42,13 @@ def poisoned(item: Item, server: Server) -> Outcome:
         custom_id=request.custom_id,
         code=ErrorCode.POISON,
         message=f"{deaths} servers died while they had it, the last {server.spec.id}; it is sent no more",
+        tokens=item.spent,
         provenance=Provenance(server.spec.id, request.model, server.version, item.sends, 0.0),
     )
+
+
+def outcomes_of_withheld(requests: Sequence[Request], replay: Replay) -> Iterator[Outcome]:
+    """The outcomes of a shard's requests that are not to be sent, less those that are recorded."""
+    for request in requests:
+        if request.withheld is not None and request.index not in replay.finished:
+            yield Outcome(request.index, request.custom_id, ErrorCode.NOT_ASKED, request.withheld)

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.desk import Desk
-from dispatcher.model import Answer, Break, Ending, JobId
+from dispatcher.model import Answer, Break, Ending, JobId, Request
 from dispatcher.pool.server import Server
-from dispatcher.ports import Transport
+from dispatcher.ports import Transport, Wording
 
 SERVICE_UNAVAILABLE = 503
 
@@ -20,6 +20,7 @@ class Sending:
     Args:
         desk: Where permits are given back; closed should anything here fail.
         transport: The data plane.
+        wording: Puts a request as its server understands it; None: all of them as they are.
         healthy: What a server's `/health` says now.
         ended: Told of every attempt's ending, and of what `/health` said where that was asked.
     """
@@ -28,11 +29,13 @@ class Sending:
         self,
         desk: Desk,
         transport: Transport,
+        wording: Wording | None,
         healthy: Callable[[Server], Awaitable[bool | None]],
         ended: Callable[[Attempt, Ending, bool | None], None],
     ) -> None:
         self._desk = desk
         self._transport = transport
+        self._wording = wording
         self._healthy = healthy
         self._ended = ended
         self._under_way: dict[Attempt, asyncio.Task[None]] = {}
@@ -83,7 +86,7 @@ class Sending:
             attempt.begun = True
             return await self._transport.send(
                 attempt.server.spec,
-                attempt.item.request,
+                self._worded(attempt),
                 next(self._request_ids),
                 attempt.item.lease.job.request_timeout_s,
             )
@@ -94,6 +97,10 @@ class Sending:
             return attempt.given_up
         finally:
             self._desk.release(attempt)
+
+    def _worded(self, attempt: Attempt) -> Request:
+        request = attempt.request
+        return request if self._wording is None else self._wording(request, attempt.server.version)
 
     async def _health(self, attempt: Attempt, ending: Ending) -> bool | None:
         """What `/health` says, asked only where a 503 leaves doubt."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport
+from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport, Wording
 from dispatcher.telemetry.metrics import Metrics
 
 
@@ -16,3 +16,4 @@ class World:
     transport: Transport
     clock: Clock
     metrics: Metrics
+    wording: Wording | None = None

@@ -220,6 +220,7 @@ class Pool:
             return self._moves.make(server, Event.SLEPT, "asleep")
         server.forget_lacks(self._now())
         server.note_models(report.models)
+        server.note_context(report.context_tokens)
         return self.probed(server, report)
 
     def reminded(self, server: Server, canary: CanaryReport) -> Sequence[Effect]:
@@ -325,6 +326,7 @@ class Pool:
         if server.state is State.VERIFYING or server.restarted(report.started_at):
             server.lacking.clear()  # a new life: what it lacked before it may have now
         server.note_models(report.models)
+        server.note_context(report.context_tokens)
         server.note_start(report.started_at)
         server.version = report.version or server.version
         if report.telemetry is not None:  # what it can hold is known before the first request

@@ -1,7 +1,7 @@
 """One server as the pool sees it: its state, its permits and what it has done for us. No I/O."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from dispatcher.model import Judgement, ServerSpec, Telemetry, Verdict
@@ -42,6 +42,7 @@ class Server:
         "answer_s",
         "answered_at",
         "blocked_until",
+        "context_tokens",
         "doubted_at",
         "doubts",
         "examine_at",
@@ -77,6 +78,8 @@ class Server:
         self.in_flight = 0
         self.models: dict[str, str] | None = None
         """Served name -> root, as it lists them; None where it has no list."""
+        self.context_tokens: Mapping[str, int] = {}
+        """Served name -> tokens that prompt and answer may have together, as far as it says."""
         self.lacking: dict[str, float] = {}
         """Models it answered 404 for, although it has no list, or lists them."""
         self.next_check_at = now
@@ -247,6 +250,20 @@ class Server:
         if models is not None and models != self.models:
             self.models = models
             self.lacking.clear()
+
+    def note_context(self, context_tokens: Mapping[str, int] | None) -> None:
+        """Take in what it says of its models' lengths; nothing said changes nothing."""
+        if context_tokens is not None:
+            self.context_tokens = context_tokens
+
+    def context_tokens_of(self, model: str | None) -> int | None:
+        """Tokens that prompt and answer may have together; None where it does not say.
+
+        A request that names no model gets the one that is listed first.
+        """
+        if model is None:
+            return next(iter(self.context_tokens.values()), None)
+        return self.context_tokens.get(model)
 
     def admitted(self, now: float, *, spared: bool) -> None:
         """It enters, or comes back into, rotation. One that was `spared` still has its doubts to answer."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from dispatcher.model import NO_TOKENS, ErrorCode, Outcome, QueueDepth, Tokens, Verdict
+from dispatcher.model import NO_TOKENS, AgainReason, ErrorCode, Outcome, QueueDepth, Tokens, Verdict
 from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
 
 MODELS_MAX = 64
@@ -87,6 +87,10 @@ class Metrics:
     def hedge_ended(self, result: str) -> None:
         """A request's copy brought its outcome ("won"), or none ("failed"), or came too late ("lost")."""
         self._fleet.hedges.labels(result).inc()
+
+    def asked_again(self, reason: AgainReason) -> None:
+        """A request is sent again, changed, though its server had answered it."""
+        self._fleet.asked_again.labels(reason.value).inc()
 
     def queue_depth(self, depth: QueueDepth) -> None:
         """What the queue holds now."""

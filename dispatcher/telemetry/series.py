@@ -59,6 +59,9 @@ class FleetFamilies:
         self.outcomes = counter("outcomes_total", "Requests with a final result.", ["result"])
         self.poison = counter("poison_total", "Requests that were found to end servers.")
         self.hedges = counter("hedges_total", "Copies of old requests, by how they ended.", ["result"])
+        self.asked_again = counter(
+            "asked_again_total", "Requests asked again for a better answer, or for more.", ["reason"]
+        )
         self.queue_requests = gauge("queue_requests", "Requests in the queue.", ["state"])
         self.queue_shards = gauge("queue_shards", "Shards in the queue.", ["state"])
         self.jobs = gauge("jobs", "Jobs of the service.", ["status"])

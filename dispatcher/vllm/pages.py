@@ -48,6 +48,14 @@ def listed_models_of(ending: Ending) -> list[ListedModel] | None:
     return [ListedModel(each.id, each.root or each.id, each.parent, each.max_model_len) for each in page.data]
 
 
+def context_tokens_of(ending: Ending) -> dict[str, int] | None:
+    """Read `/v1/models`: served name -> `max_model_len`, of those that have one (vLLM's do)."""
+    page = _read(ending, _MODELS)
+    if page is None:
+        return None
+    return {model.id: model.max_model_len for model in page.data if model.max_model_len is not None}
+
+
 def sleeping_of(ending: Ending) -> bool | None:
     """Read `/is_sleeping`, which vLLM has in development mode only."""
     page = _read(ending, _SLEEP)

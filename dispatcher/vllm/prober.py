@@ -23,7 +23,7 @@ from dispatcher.telemetry.absences import Absences
 from dispatcher.vllm.canary import CANARIES, Canary, report_on, report_on_no_route
 from dispatcher.vllm.headers import retry_after_s, server_headers
 from dispatcher.vllm.known_answer import question_of, report_on_answer, report_on_refusal
-from dispatcher.vllm.pages import health_of, models_of, sleeping_of, version_of
+from dispatcher.vllm.pages import context_tokens_of, health_of, models_of, sleeping_of, version_of
 from dispatcher.vllm.probe_breaks import probe_break_of
 from dispatcher.vllm.telemetry import read_telemetry
 
@@ -82,6 +82,7 @@ class HttpProber:
         return ProbeReport(
             *health_of(health),
             models=models_of(models),
+            context_tokens=context_tokens_of(models),
             sleeping=sleeping_of(sleeping),
             version=version_of(version),
             started_at=telemetry.started_at if telemetry else None,

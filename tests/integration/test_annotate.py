@@ -351,7 +351,7 @@ async def test_a_table_that_stands_in_the_outputs_place_is_not_replaced(cli, fil
     assert (await cli.run(*files.argv("in.jsonl", "out.jsonl", server), "--restart")).status == 0
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.arrow"])
+@pytest.mark.parametrize("name", ["out.parquet", "out.arrow", "out.jsonl", "out.csv"])
 async def test_a_table_that_says_it_is_the_answer_is_finished(cli, files, server, name):
     files.file("in.jsonl", texts(9))
     argv = files.argv("in.jsonl", name, server)
@@ -364,6 +364,19 @@ async def test_a_table_that_says_it_is_the_answer_is_finished(cli, files, server
     other = await cli.run(*argv)
     assert other.status == 2
     assert "exists already" in other.err
+
+
+async def test_a_text_table_that_was_changed_since_is_not_taken_for_finished(cli, files, server):
+    files.file("in.jsonl", texts(3))
+    argv = files.argv("in.jsonl", "out.csv", server)
+    assert (await cli.run(*argv)).status == 0
+    out = files.directory / "out.csv"
+    out.write_text(out.read_text().replace("row-00001", "row-1"))
+    again = await cli.run(*argv)
+    assert (again.status, "exists already" in again.err) == (2, True)
+    assert (await cli.run(*argv, "--restart")).status == 0
+    assert (await cli.run(*argv)).status == 0
+    assert len(sends(server)) == 6
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+import yaml
 
 
 class Annotation:
@@ -50,3 +51,24 @@ class Annotation:
 def texts(count):
     """Rows whose text names them, as the fake server's log does."""
     return [{"text": f"row-{number:05} a review", "stars": number % 5} for number in range(count)]
+
+
+TWO_STEPS = [
+    {"name": "topic", "prompt": "topic.md", "labels": ["sport", "politics"]},
+    {"name": "reason", "prompt": "reason.md", "max_tokens": 400},
+]
+
+
+def steps_files(directory):
+    """A directory with the prompts of two steps."""
+    files = Annotation(directory)
+    files.file("topic.md", "Topic of {{ text }}?")
+    files.file("reason.md", "Why is {{ text }} about {{ topic }}?")
+    return files
+
+
+def in_steps(files, server, output="out.jsonl", steps=TWO_STEPS, source="in.jsonl", **section):
+    """`annotate SOURCE -o OUTPUT --config ...`, with these steps in the file."""
+    files.file("dispatcher.yaml", yaml.safe_dump({"annotate": {"steps": steps, **section}}))
+    asked = files.argv(source, output, server, prompt=False)
+    return [*asked, "--config", files.directory / "dispatcher.yaml"]

@@ -99,6 +99,7 @@ def test_without_any_source_the_documented_defaults_stand():
             "where": [],
             "limit": None,
             "columns": [],
+            "steps": [],
         },
     }
 

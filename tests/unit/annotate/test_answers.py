@@ -6,9 +6,11 @@ import pyarrow as pa
 import pytest
 
 from dispatcher.annotate.answers import FreeText, Label, Structured, UnusableAnswerError, read_body
+from dispatcher.annotate.confidence import LabelWithConfidence
 from dispatcher.annotate.review import AnswerReview, revised
 from dispatcher.annotate.schema_types import arrow_type
-from dispatcher.model import Judgement, Request, Verdict
+from dispatcher.model import AgainReason, Judgement, Request, Tokens, Verdict
+from dispatcher.ports import Asked
 
 
 def body(content, finish_reason="stop", **message):
@@ -104,6 +106,8 @@ def test_a_schemas_type(schema, kind):
         (body("a", reasoning_content="r"), "a", "r"),
         (body("<think>\nr\n</think>\n\na"), "a", "r"),
         (body("a <think>b</think>"), "a <think>b</think>", None),
+        (body("<think>half a", "length"), "", "half a"),
+        (body("b", reasoning="r", reasoning_content="other"), "b", "r"),
         (body(None), "", None),
     ],
 )
@@ -117,17 +121,29 @@ def judged(answer):
 
 
 def test_a_good_answer_counts():
-    assert AnswerReview(FreeText(), 3)(request(), judged(body("a")), 0) is None
+    assert AnswerReview(FreeText(), 3)(request(), judged(body("a")), Asked()) is None
 
 
 def test_a_bad_answer_is_asked_for_again_until_it_was_asked_often_enough():
     review = AnswerReview(FreeText(), 2)
-    assert [review(request(), judged(body("")), asked).again is not None for asked in (0, 1, 2)] == [
-        True,
-        True,
-        False,
-    ]
-    assert review(request(), judged(body("")), 2).message == "the answer is empty"
+    found = [review(request(), judged(body("")), Asked(times)) for times in range(3)]
+    assert [each.again is not None for each in found] == [True, True, False]
+    assert {(each.message, each.reason) for each in found} == {("the answer is empty", AgainReason.EMPTY)}
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "context_tokens", "then"),
+    [(8, None, 16), (8, 100, 16), (8, 22, 12), (8, 12, 8), (8, 5, 8)],
+)
+def test_what_was_cut_gets_twice_the_tokens_but_no_more_than_the_model_s_context_has(
+    max_tokens, context_tokens, then
+):
+    answer = Judgement(Verdict.SUCCESS, body=body("half", "length"), tokens=Tokens(10, 8))
+    found = AnswerReview(FreeText(), 1)(
+        request(max_tokens=max_tokens), answer, Asked(context_tokens=context_tokens)
+    )
+    assert found.reason is AgainReason.CUT
+    assert sent(found.again)["max_tokens"] == then
 
 
 @pytest.mark.parametrize(
@@ -147,3 +163,61 @@ def test_what_is_asked_instead(members, asked, cut, then):
     changed = revised(request(**members), asked, cut=cut)
     assert sent(changed) == then
     assert (changed.index, changed.custom_id, changed.url) == (0, "0", "/v1/chat/completions")
+
+
+PERSON = {
+    "type": "object",
+    "$defs": {"age": {"type": "integer", "minimum": 0}},
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"$ref": "#/$defs/age"},
+        "mood": {"type": ["string", "null"]},
+        "code": {"type": ["integer", "string"]},
+        "more": {"type": "object"},
+        "extra": {"type": "number"},
+    },
+    "required": ["name", "age", "mood", "unnamed"],
+    "additionalProperties": False,
+}
+GOOD = {"name": "a", "age": "3", "mood": None, "code": "5", "more": '{"b":1}', "extra": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "fault"),
+    [
+        (FreeText(), {"": "a"}, None),
+        (FreeText(), {"": " "}, "empty"),
+        (Label(["yes", "no"]), {"": "yes"}, None),
+        (Label(["yes", "no"]), {"": "maybe"}, "not one of the labels: 'maybe'"),
+        (Structured({"type": "array", "maxItems": 1}), {"": "[1]"}, None),
+        (Structured({"type": "array", "maxItems": 1}), {"": "[1,2]"}, "not valid by the schema"),
+        (Structured(PERSON), GOOD, None),
+        (Structured(PERSON), {**GOOD, "age": "-3"}, "age is not valid"),
+        (Structured(PERSON), {**GOOD, "name": None}, "name is missing"),
+        (Structured(PERSON), {**GOOD, "more": "[]"}, "more is not valid"),
+    ],
+)
+def test_an_answer_in_a_table_is_held_against_what_was_asked(kind, values, fault):
+    found = kind.fault(values)
+    assert found is None if fault is None else fault in found
+
+
+SURE = {"": "yes", "probabilities": {"yes": 0.75, "no": 0.25}, "confidence": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({}, None),
+        ({"": "maybe"}, "not one of the labels"),
+        ({"probabilities": {"yes": 1.0}}, "no probability of each"),
+        ({"probabilities": "text"}, "no probability of each"),
+        ({"probabilities": {"yes": 0.75, "no": 0.5}}, "do not sum to 1"),
+        ({"probabilities": {"yes": 2.0, "no": -1.0}}, "that is none"),
+        ({"": "no", "confidence": 0.25}, "not the likeliest"),
+        ({"confidence": 0.5}, "not the likeliest"),
+    ],
+)
+def test_probabilities_in_a_table_are_held_against_each_other(changed, fault):
+    found = LabelWithConfidence(["yes", "no"]).fault({**SURE, **changed})
+    assert found is None if fault is None else fault in found

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from virtual_loop import VirtualLoop
 
@@ -17,6 +18,7 @@ from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
 from dispatcher.errors import LeaseLostError, StorageError
 from dispatcher.model import (
+    NO_TOKENS,
     Answer,
     Break,
     BreakKind,
@@ -397,9 +399,11 @@ class DeskBench:
         self.metrics = Metrics(self.registry)
         self.pool = Pool(PoolSettings(limit=8), self.metrics, lambda: self.time, Random(1))
         self.ceiling = Ceiling(ceiling)
+        self.tokens = NO_TOKENS
+        """What every answer from now on says that it cost."""
         self.desk = Desk(
             self.pool,
-            judge,
+            lambda *asked, healthy=None: replace(judge(*asked, healthy=healthy), tokens=self.tokens),
             DispatchSettings(**settings),
             self.ceiling,
             self.metrics,

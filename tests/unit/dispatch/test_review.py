@@ -2,19 +2,23 @@
 
 import msgspec
 
-from dispatcher.model import Answer, Break, BreakKind, ErrorCode
+from dispatcher.model import AgainReason, Answer, Break, BreakKind, ErrorCode, Tokens
 from dispatcher.pool.states import State
-from dispatcher.ports import Unusable
+from dispatcher.ports import Counted, Unfinished, Unusable
 
 NO = Answer(400, b"")
+
+
+def changed(request, number):
+    return msgspec.structs.replace(request, body=b"%d" % number)
 
 
 def refuse(times):
     """A review that has no use for the first answers, and asks with another body each time."""
 
     def review(request, judgement, asked):
-        if asked < times:
-            return Unusable("bad", msgspec.structs.replace(request, body=b"%d" % (asked + 1)))
+        if asked.times < times:
+            return Unusable("bad", changed(request, asked.times + 1), AgainReason.CUT)
         return None
 
     return review
@@ -84,3 +88,88 @@ def test_an_unusable_answer_waits_for_the_copy_that_is_still_open(make_desk):
     first.item.running += 1  # its copy
     bench.end(first)
     assert bench.send() == []
+
+
+def ask_further(request, judgement, asked):
+    """A review that asks two more questions, and counts what came last with all that came before."""
+    said = (*(asked.notes or ()), judgement.body)
+    whole = b"+".join(said)
+    if len(said) > 2:
+        return Counted(whole)
+    return Unfinished(changed(request, len(said)), whole, said)
+
+
+def asked_again(bench, reason):
+    return bench.registry.get_sample_value("dispatcher_asked_again_total", {"reason": reason})
+
+
+def test_an_answer_that_raises_further_questions_counts_with_their_answers(make_desk):
+    bench = make_desk(review=ask_further)
+    bench.admit("a")
+    bench.admit_shard(count=1)
+    bodies = []
+    for said in (b"x", b"y", b"z"):
+        (attempt,) = bench.send()
+        bodies.append(attempt.request.body)
+        outcome = bench.end(attempt, Answer(200, said)).outcome
+    assert bodies == [b"xx", b"1", b"2"]
+    assert (outcome.body, outcome.code, outcome.provenance.attempts) == (b"x+y+z", None, 3)
+    assert asked_again(bench, "unfinished") == 2
+
+
+def test_a_further_question_that_gets_no_answer_costs_what_is_known_already_nothing(make_desk):
+    bench = make_desk(review=ask_further)
+    bench.tokens = Tokens(5, 1)
+    bench.admit("a")
+    bench.admit_shard(count=1)
+    (attempt,) = bench.send()
+    bench.end(attempt, Answer(200, b"x"))
+    (attempt,) = bench.send()
+    bench.tokens = Tokens()
+    outcome = bench.end(attempt, NO).outcome
+    assert (outcome.body, outcome.code, outcome.status, outcome.tokens) == (b"x", None, 200, Tokens(5, 1))
+
+
+def test_a_row_is_charged_the_tokens_of_all_its_answers(make_desk):
+    bench = make_desk(review=refuse(2))
+    bench.admit("a")
+    bench.admit_shard(count=1)
+    for tokens in (Tokens(5, 8), Tokens(5, 16), Tokens(5, 3)):
+        bench.tokens = tokens
+        (attempt,) = bench.send()
+        outcome = bench.end(attempt).outcome
+    assert outcome.tokens == Tokens(15, 27)
+    assert asked_again(bench, "cut") == 2
+
+
+def copied(make_desk):
+    """A row that is open at two servers, with its two attempts."""
+    bench = make_desk(review=ask_further)
+    bench.admit("a", "b")
+    bench.admit_shard(count=1)
+    (first,) = bench.send()
+    bench.desk.queue_is_dry(dry=True)
+    bench.time += 100
+    for server in bench.pool.active():
+        server.proven, server.answer_s, server.progress_at = True, 1.0, bench.time
+    (copy,) = bench.desk.hedge()
+    return bench, first, copy
+
+
+def test_the_copy_of_an_answered_question_is_needless_once_another_one_stands(make_desk):
+    bench, first, copy = copied(make_desk)
+    ended = bench.end(copy, Answer(200, b"x"))
+    assert (ended.outcome, ended.needless) == (None, first)
+    bench.end(first, Break(BreakKind.GIVEN_UP))
+    (second,) = bench.send()
+    assert second.request.body == b"1"
+
+
+def test_a_late_answer_to_the_question_before_is_no_answer_to_the_one_that_stands(make_desk):
+    bench, first, copy = copied(make_desk)
+    bench.end(first, Answer(200, b"x"))
+    assert bench.end(copy, Answer(200, b"late")).outcome is None
+    for said in (b"y", b"z"):
+        (attempt,) = bench.send()
+        outcome = bench.end(attempt, Answer(200, said)).outcome
+    assert outcome.body == b"x+y+z"

@@ -149,6 +149,19 @@ async def test_a_server_that_ignores_the_constraint_is_an_error():
         await classified(Freely(content="well"), ["yes", "no"])
 
 
+class Unmasked(ToyModel):
+    """Answers with a label, and lists tokens as if any might follow."""
+
+    def logprobs(self, before, allowed=None):
+        found = super().logprobs(before)
+        return found if allowed is None else {**found, **dict.fromkeys(allowed, -0.1)}
+
+
+async def test_a_server_that_answers_well_and_lists_what_begins_no_label_ignores_the_constraint():
+    with pytest.raises(ConstraintIgnoredError, match="begins no label"):
+        await classified(Unmasked(), ["yes", "no"])
+
+
 async def test_a_server_without_logprobs_is_an_error():
     with pytest.raises(ScoringError, match="no log-probabilities"):
         await classified(Freely(content="yes"), ["yes", "no"])
