@@ -118,7 +118,8 @@ class Dispatcher:
         ...     print(row["text"], row["answer"])
 
         Args:
-            rows: Mappings, or the name of a table: a file, a directory or a pattern.
+            rows: Mappings; the name of a table: a file, a directory or a pattern; or a table in memory, of
+                Arrow, pandas, polars or whatever else has Arrow's C stream interface.
             prompt: A Jinja2 template of the user's message, over a row's columns.
             system: One of the system message.
             labels: The only answers there are.
@@ -146,18 +147,21 @@ class Dispatcher:
         /,
         input: Path | str,  # noqa: A002  # the command's own word
         output: Path | str,
+        *,
+        valid: Callable[[Any], object] | None = None,
         **annotate: Any,
     ) -> "Summary | StepsSummary":
         """Annotate a table, as `dispatcher annotate` does; the same call goes on after any stop.
 
         `annotate` takes the settings of the section `annotate`, e.g. `prompt="prompt.md"`, `limit=9`: files
         are named, as on the command line. With `steps=[{...}, {...}]` it asks several questions in a row.
+        `valid` is as with `annotate`; what was answered before a stop is not shown to it again.
         """
         require_tables()
         from dispatcher.app.steps import annotation  # noqa: PLC0415  # it needs an extra
 
         config = self._config_with("annotate", annotate, {"output": str(output)})
-        return await annotation(config, str(input), self._fleet).execute()
+        return await annotation(config, str(input), self._fleet, valid).execute()
 
     def _config_with(self, section: str, settings: Mapping[str, Any], run: Mapping[str, Any]) -> Config:
         overrides = {

@@ -166,12 +166,12 @@ class Unusable:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """An answer that counts, while more is to be asked."""
+    """An answer that is of use, while more is to be asked."""
 
     again: Request
     """What to ask next."""
-    so_far: bytes
-    """The outcome's body, should the rest not be had: one line of strict JSON."""
+    so_far: bytes | None
+    """The outcome's body, should the rest not be had: one line of strict JSON. None: it is no success yet."""
     notes: object
     """For the look at the next answer. Never None."""
 

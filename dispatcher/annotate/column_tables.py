@@ -1,44 +1,63 @@
 """Reading Parquet and Arrow IPC: a few rows at a time, whatever a row group or a batch holds."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dispatcher.annotate.faults import table_error
 from dispatcher.annotate.pieces import PIECE_BYTES_MAX, Piece
+from dispatcher.annotate.table_files import TableFile
 from dispatcher.errors import StorageError
 
 BUFFER_BYTES = 1 << 20
 
 
-def read_parquet(path: Path, rows_max: int) -> Iterator[Piece]:
+def read_parquet(file: TableFile, rows_max: int) -> Iterator[Piece]:
     """The rows of a Parquet file, in pieces. Raises InputError where it is damaged."""
     row = 0
-    with (
-        _reading(path, "Parquet") as at,
-        pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file,
-    ):
-        _check_names(path, file.schema_arrow)
-        size = _rows_of_few_bytes(file.metadata, rows_max)
-        for batch in file.iter_batches(batch_size=size, use_threads=False):
-            yield Piece(str(path), range(row + 1, row + batch.num_rows + 1), batch)
+    with _reading(file.name, "Parquet") as at, open_parquet(file) as table:
+        _check_names(file.name, table.schema_arrow)
+        size = _rows_of_few_bytes(table.metadata, rows_max)
+        for batch in table.iter_batches(batch_size=size, use_threads=False):
+            _check_cells(file.name, batch, row)
+            yield Piece(file.name, range(row + 1, row + batch.num_rows + 1), batch)
             at.row = row = row + batch.num_rows
 
 
-def read_arrow(path: Path, rows_max: int) -> Iterator[Piece]:
+def read_arrow(file: TableFile, rows_max: int) -> Iterator[Piece]:
     """The rows of an Arrow IPC file or stream (Feather 2, Hugging Face), in pieces. Raises InputError."""
     row = 0
-    with _reading(path, "Arrow IPC") as at, pa.memory_map(str(path)) as source:
+    with _reading(file.name, "Arrow IPC") as at, open_arrow(file) as source:
         for batch in _batches(source):
-            _check_names(path, batch.schema)
-            batch.validate(full=True)
+            _check_names(file.name, batch.schema)
+            _check_cells(file.name, batch, row)
             for start in range(0, batch.num_rows, rows_max):
                 part = batch.slice(start, rows_max)
-                yield Piece(str(path), range(row + 1, row + part.num_rows + 1), part)
+                yield Piece(file.name, range(row + 1, row + part.num_rows + 1), part)
                 at.row = row = row + part.num_rows
+
+
+@contextmanager
+def open_parquet(file: TableFile) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, of which as little is read at once as can be. Raises pyarrow's errors, and OSError."""
+    with (
+        nullcontext(file.local) if file.local is not None else file.open() as source,
+        pq.ParquetFile(source, pre_buffer=False, buffer_size=BUFFER_BYTES) as table,
+    ):
+        yield table
+
+
+@contextmanager
+def open_arrow(file: TableFile) -> Iterator[pa.NativeFile]:
+    """An Arrow IPC file. Raises pyarrow's errors, and OSError."""
+    if file.local is not None:
+        with pa.memory_map(str(file.local)) as source:
+            yield source
+    else:
+        with file.open() as opened, pa.PythonFile(opened, mode="r") as source:
+            yield source
 
 
 def _batches(source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
@@ -67,21 +86,58 @@ class _At:
 
 
 @contextmanager
-def _reading(path: Path, kind: str) -> Iterator[_At]:
+def _reading(name: str, kind: str) -> Iterator[_At]:
     at = _At()
     try:
         yield at
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowSerializationError) as error:
         said = str(error).splitlines()[0]
         where = f" behind row {at.row}" if at.row else ""
-        raise table_error(str(path), f"not {kind} that can be read{where}: {said}") from error
+        raise table_error(name, f"not {kind} that can be read{where}: {said}") from error
     except OSError as error:  # Arrow's own errors of damaged pages among them
         if error.errno is None:
-            raise table_error(str(path), f"damaged behind row {at.row}: {error}") from error
-        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+            raise table_error(name, f"damaged behind row {at.row}: {error}") from error
+        raise StorageError(f"{name}: cannot be read: {error.strerror}") from error
 
 
-def _check_names(path: Path, schema: pa.Schema) -> None:
-    twice = next((name for name in schema.names if schema.names.count(name) > 1), None)
+def _check_names(name: str, schema: pa.Schema) -> None:
+    twice = next((each for each in schema.names if schema.names.count(each) > 1), None)
     if twice is not None:
-        raise table_error(str(path), "two columns of one name", column=twice)
+        raise table_error(name, "two columns of one name", column=twice)
+
+
+def _check_cells(name: str, batch: pa.RecordBatch, row: int) -> None:
+    """Raises InputError for the first cell that is not as its column's type says; `row` stand before it."""
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as error:
+        for field, column in zip(batch.schema, batch.columns, strict=True):
+            for index in range(len(column)):
+                if not _is_valid(column.slice(index, 1)):
+                    what = f"not a valid {field.type}: {str(error).splitlines()[0]}"
+                    raise table_error(name, what, row + index + 1, field.name) from error
+        if not any(map(_has_dictionary, batch.schema.types)):
+            raise
+
+
+def _is_valid(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return _has_dictionary(column.type) and _is_readable(column)
+    return True
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    inner = [kind.field(index).type for index in range(kind.num_fields)]
+    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inner))
+
+
+def _is_readable(column: pa.Array) -> bool:
+    """What is null may point into an empty dictionary, as Arrow itself makes it: nobody looks there."""
+    try:
+        column.validate()
+        column.to_pylist()
+    except (pa.ArrowInvalid, IndexError, ValueError):
+        return False
+    return True

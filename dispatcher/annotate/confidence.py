@@ -6,7 +6,7 @@ answer and, where several labels begin alike, of further questions. Each is a re
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -26,8 +26,13 @@ from dispatcher.vllm.scoring.wire import LISTED_MAX, first_body
 
 MODELS_MAX: Final = 64
 """Models whose tokens are remembered at a time."""
-TEMPLATE: Final[tuple[str, ...]] = ("chat_template", "chat_template_kwargs", "tools")
-"""Members of a chat's body that change the prompt, and that `/tokenize` takes as well."""
+TEMPLATE: Final[tuple[str, ...]] = (
+    *("chat_template", "chat_template_kwargs", "tools", "mm_processor_kwargs"),
+    *("add_generation_prompt", "continue_final_message", "add_special_tokens"),
+)
+"""Members of a chat's body that change the prompt, and that `/tokenize` takes as well (vLLM 0.32.0)."""
+UNTOLD: Final = frozenset({"reasoning_effort", "documents", "truncate_prompt_tokens"})
+"""Those that it does not take: the prompt's tokens cannot be had, and the one answer has to do."""
 SUM_OFF_MAX: Final = 1e-6
 """What is lost of a sum of 1 in writing it down."""
 
@@ -114,15 +119,16 @@ class ConfidenceReview:
             return self._next(request, self._begun(request, answer), answer)
         except ConstraintIgnoredError as error:
             again = revised(request, asked.times + 1, cut=False) if asked.times < self._retries_max else None
-            return Unusable(f"the answer is of no use: {error}", again)
+            return _of_no_use(error, again)
         except DispatcherError as error:  # another try would end the same way
-            return Unusable(f"the answer is of no use: {error}", None)
+            return _of_no_use(error, None)
 
     def _begun(self, request: Request, answer: Mapping[str, Any]) -> "_Notes":
         body: dict[str, Any] = msgspec.json.decode(request.body)
         prompt = Prompt(body["messages"], {name: body[name] for name in TEMPLATE if name in body})
         model = request.model or _text(answer.get("model"))
-        steps = distribution(prompt, self._labels, self._method, self._spellings_of(model))
+        method = self._method if UNTOLD.isdisjoint(body) else replace(self._method, max_calls=1)
+        steps = distribution(prompt, self._labels, method, self._spellings_of(model))
         return _Notes(steps, next(steps), _text(answer.get("id")), model)
 
     def _go_on(
@@ -130,8 +136,10 @@ class ConfidenceReview:
     ) -> Unusable | Unfinished | Counted:
         try:
             return self._next(request, notes, _decoded(judgement))
-        except DispatcherError:  # what is known without this answer stands
-            return self._counted(notes, notes.so_far())
+        except DispatcherError as error:
+            if (found := notes.so_far()) is None:
+                return _of_no_use(error, None)
+            return self._counted(notes, found)  # what is known without this answer stands
 
     def _next(
         self, request: Request, notes: "_Notes", answer: Mapping[str, Any]
@@ -145,7 +153,8 @@ class ConfidenceReview:
         again = msgspec.structs.replace(
             request, url=post.path, model=notes.model, body=msgspec.json.encode(body)
         )
-        return Unfinished(again, notes.body(notes.so_far()), notes)
+        found = notes.so_far()
+        return Unfinished(again, None if found is None else notes.body(found), notes)
 
     def _counted(self, notes: "_Notes", found: Classification) -> Unusable | Counted:
         try:
@@ -178,9 +187,9 @@ class _Notes:
     def answered(self, index: int, answer: Mapping[str, Any]) -> Answer:
         return self.post(index), answer
 
-    def so_far(self) -> Classification:
-        assert self.ask.so_far is not None, "the first answer is known"
-        return self.ask.so_far()
+    def so_far(self) -> Classification | None:
+        """The distribution as far as it is known."""
+        return None if self.ask.so_far is None else self.ask.so_far()
 
     def body(self, found: Classification) -> bytes:
         """A chat completion whose text is the distribution."""
@@ -202,6 +211,10 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 _FOUND: Final = msgspec.json.Decoder(_Found)
+
+
+def _of_no_use(error: DispatcherError, again: Request | None) -> Unusable:
+    return Unusable(f"the answer is of no use: {error}", again)
 
 
 def _decoded(judgement: Judgement) -> dict[str, Any]:

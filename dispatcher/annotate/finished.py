@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from dispatcher.annotate.column_tables import open_arrow, open_parquet
 from dispatcher.annotate.formats import TEXT, Format
+from dispatcher.annotate.places import Place
+from dispatcher.annotate.table_files import TableFile
 from dispatcher.model import Tally
 from dispatcher.storage.filesystem import atomic_write
 
@@ -17,30 +19,32 @@ MARK = b"dispatcher.mark"
 MARK_BYTES_MAX = 64
 
 
-def keep_mark(path: Path, kind: Format, mark: str) -> None:
-    """Keep the mark of a table that has no place for it, in a hidden file beside it. Raises StorageError."""
-    if kind in TEXT:
-        atomic_write(_note(path), mark.encode())
+def keep_mark(place: Place, kind: Format, mark: str) -> None:
+    """Keep the mark of a file that has no place for it, in a hidden one beside it. Raises StorageError."""
+    if kind in TEXT and place.file is not None and place.file.local is not None:
+        atomic_write(_note(place.file.local), mark.encode())
 
 
-def has_mark(path: Path, mark: str) -> bool:
+def has_mark(place: Place, mark: str) -> bool:
     """Whether the table at this place was finished as this one. It may have been changed since."""
+    if place.file is None or place.file.local is None:
+        return False
     try:
-        with _note(path).open("rb") as file:
+        with _note(place.file.local).open("rb") as file:
             return file.read(MARK_BYTES_MAX) == mark.encode()
     except OSError:
         return False
 
 
-def finished_tally(path: Path, kind: Format, mark: str, error_columns: Sequence[str]) -> Tally | None:
+def finished_tally(place: Place, kind: Format, mark: str, error_columns: Sequence[str]) -> Tally | None:
     """What a finished table's rows add up to; None where it is not, or may not be, the one of this mark.
 
     A row has failed where one of the `error_columns` is not null, and counts with the first such code.
     """
-    if kind in TEXT:
+    if kind in TEXT or place.file is None:
         return None
     try:
-        with _opened(path, kind, error_columns) as (schema, errors):
+        with _opened(place.file, kind, error_columns) as (schema, errors):
             if (schema.metadata or {}).get(MARK) != mark.encode():
                 return None
             return _tally(errors, error_columns)
@@ -55,13 +59,13 @@ def _note(path: Path) -> Path:
 
 @contextmanager
 def _opened(
-    path: Path, kind: Format, columns: Sequence[str]
+    file: TableFile, kind: Format, columns: Sequence[str]
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
     if kind is Format.PARQUET:
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-            yield file.schema_arrow, file.iter_batches(columns=list(columns), use_threads=False)
+        with open_parquet(file) as table:
+            yield table.schema_arrow, table.iter_batches(columns=list(columns), use_threads=False)
     else:
-        with pa.memory_map(str(path)) as source:
+        with open_arrow(file) as source:
             reader = pa.ipc.open_file(source)
             yield reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
 

@@ -10,20 +10,20 @@ import pyarrow as pa
 from dispatcher.annotate.finished import keep_mark
 from dispatcher.annotate.formats import Format
 from dispatcher.annotate.layout import Layout
+from dispatcher.annotate.places import Place
 from dispatcher.annotate.staged import StagedTable
 from dispatcher.annotate.writing import Part, open_writer
 from dispatcher.errors import StorageError
 from dispatcher.model import ErrorCode, Job, Shard
 from dispatcher.results.finalise import finished_journal
 from dispatcher.results.journal import Record
-from dispatcher.storage.filesystem import replacing
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
     """Where and how the table is written."""
 
-    path: Path
+    place: Place
     format: Format
     layouts: Sequence[Layout]
     """The answers' columns: of each step, in order."""
@@ -63,11 +63,11 @@ def write_table(
     """Write the table from the journals and the staged rows. Blocks; memory holds a group of rows at a time.
 
     The file is written aside, synced, and then put in place. It keeps the `mark` if its format has a place
-    for one; else that stands beside it. Returns its number of rows. Raises StateError where an outcome is missing and StorageError where
-    the disk refuses; what stood in its place stands there still then.
+    for one; else that stands beside it. Returns its number of rows. Raises StateError where an outcome is
+    missing and StorageError where a disk or a store refuses; what stood in its place stands there still then.
     """
     rows = 0
-    with replacing(output.path.resolve()) as file:
+    with output.place.writing() as file:
         columns = table.schema()
         writer = open_writer(output.format, file, columns, output.fields, mark)
         try:
@@ -77,8 +77,8 @@ def write_table(
                 writer.write(part)
             writer.close()
         except pa.ArrowException as error:
-            raise StorageError(f"{output.path}: cannot be written: {error}") from error
-    keep_mark(output.path, output.format, mark)
+            raise StorageError(f"{output.place.name}: cannot be written: {error}") from error
+    keep_mark(output.place, output.format, mark)
     return rows
 
 

@@ -33,7 +33,10 @@ def rows_of(batch: pa.RecordBatch, columns: Collection[str] | None = None) -> li
         batch = batch.select([name for name in batch.schema.names if name in columns])
     if not batch.num_columns:
         return [{} for _ in range(batch.num_rows)]
-    rows: list[Row] = _without_nanoseconds(batch).to_pylist()
+    try:
+        rows: list[Row] = _without_nanoseconds(batch).to_pylist()
+    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return _one_by_one(batch)
     return rows
 
 
@@ -53,3 +56,34 @@ def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
             kind = pa.int64() if pa.types.is_duration(field.type) else pa.string()
             batch = batch.set_column(index, field.name, batch.column(index).cast(kind))
     return batch
+
+
+def _one_by_one(batch: pa.RecordBatch) -> list[Row]:
+    """Rows of which Python cannot hold some value: a date in the year 30000, nanoseconds in a list."""
+    columns = {name: [_value(cell) for cell in batch.column(name)] for name in batch.schema.names}
+    return [{name: cells[index] for name, cells in columns.items()} for index in range(batch.num_rows)]
+
+
+def _value(cell: pa.Scalar) -> Any:
+    if not cell.is_valid:
+        return None
+    if pa.types.is_struct(cell.type):
+        return {name: _value(part) for name, part in cell.items()}
+    if pa.types.is_map(cell.type):
+        return [(_value(pair["key"]), _value(pair["value"])) for pair in cell.values]
+    if pa.types.is_nested(cell.type):
+        return [_value(part) for part in cell.values]
+    try:
+        return cell.as_py()
+    except (ValueError, OverflowError, pa.ArrowInvalid):
+        return _text(cell)
+
+
+def _text(cell: pa.Scalar) -> Any:
+    """A time that Python has not. One in a zone that this machine does not know is told in UTC."""
+    if pa.types.is_duration(cell.type):
+        return cell.value
+    try:
+        return cell.cast(pa.string()).as_py()
+    except pa.ArrowInvalid:
+        return f"{cell.cast(pa.timestamp(cell.type.unit)).cast(pa.string()).as_py()}Z"

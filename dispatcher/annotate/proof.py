@@ -8,7 +8,8 @@ from typing import Any
 from dispatcher.annotate.cells import cell_text
 from dispatcher.annotate.conditions import all_met
 from dispatcher.annotate.faults import FAULTS_LISTED, place
-from dispatcher.annotate.formats import Format, TableFiles
+from dispatcher.annotate.finding import TableFiles
+from dispatcher.annotate.formats import Format
 from dispatcher.annotate.layout import Layout
 from dispatcher.annotate.pieces import Row, rows_of
 from dispatcher.annotate.staging import Selection, pieces

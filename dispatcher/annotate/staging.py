@@ -12,16 +12,21 @@ import pyarrow as pa
 from dispatcher.annotate.column_tables import read_arrow, read_parquet
 from dispatcher.annotate.conditions import Condition, all_met
 from dispatcher.annotate.faults import Faults, RowError, place, table_error
-from dispatcher.annotate.formats import Format, TableFiles
+from dispatcher.annotate.finding import TableFiles
+from dispatcher.annotate.formats import TEXT, Format
 from dispatcher.annotate.pieces import Piece, Row, holds_lines, rows_of
 from dispatcher.annotate.shapes import Columns
 from dispatcher.annotate.staged import BlockWriter, StagedTable
+from dispatcher.annotate.table_files import TableFile
 from dispatcher.annotate.text_tables import read_delimited, read_json_lines
+from dispatcher.annotate.writing import unwritable
 from dispatcher.errors import Fault, InputError
 from dispatcher.model import Shard
 from dispatcher.partitions import Partitions, Record
 
 SHARDS_AT_ONCE = 256
+DEPTH_MAX = 60
+"""Of types in types: Arrow reads 64 (`IpcReadOptions.max_recursion_depth`)."""
 REPETITIONS_MAX = 100_000
 """Rows whose ids are taken: more are not counted."""
 
@@ -37,8 +42,8 @@ class Selection:
     id_column: str | None = None
     new_columns: Collection[str] = ()
     """Names of the answers' columns: the input must not have them."""
-    typed: bool = True
-    """Whether the output has types, so that JSON lines must have them as well."""
+    output: Format = Format.PARQUET
+    """What is written. Where it has types, JSON lines must have them as well."""
     shard_size: int = 256
 
 
@@ -56,8 +61,8 @@ class Asking(Protocol):
 def pieces(files: TableFiles, rows_max: int) -> Iterator[Piece]:
     """A table's rows, file by file. Raises InputError where one cannot be read, or has other columns."""
     schema: pa.Schema | None = None
-    for path in files.paths:
-        for piece in _pieces_of(path, files.format, rows_max):
+    for file in files.files:
+        for piece in _pieces_of(file, files.format, rows_max):
             schema = schema or piece.batch.schema
             _check_same(piece, schema)
             yield piece
@@ -85,6 +90,7 @@ def stage(
                 add_shards(shards)
                 shards = []
         staging.finish()
+        staging.check_types()
         if shards:
             add_shards(shards)
     table.keep_schema(staging.schema())
@@ -102,7 +108,7 @@ class _Staging:
         self._blocks = blocks
         self._ids = ids
         self._faults = Faults()
-        self._columns = Columns(selection.columns, typed=selection.typed)
+        self._columns = Columns(selection.columns, typed=selection.output not in TEXT)
         self._schema: pa.Schema | None = None
         self._taken = 0
         self._needed = _needed(recipe, selection)
@@ -128,6 +134,15 @@ class _Staging:
         if not self._taken:
             met = " that meets --where" if self._selection.conditions else ""
             raise InputError(f"{self._files.name}: the table has no row{met}")
+
+    def check_types(self) -> None:
+        """Raises InputError for a column that cannot be written: else that were found out after the work."""
+        schema = self.schema()
+        found = too_deep(schema) or unwritable(self._selection.output, schema)
+        if found is not None:
+            column, why = found
+            message = f"a column of this type cannot be written: {why}. Leave it out with --columns"
+            raise table_error(self._files.name, message, column=column)
 
     def schema(self) -> pa.Schema:
         """The input's columns in the output."""
@@ -165,6 +180,8 @@ class _Staging:
     def _check_columns(self, piece: Piece) -> None:
         """What can be told of a table with fixed columns before any of its rows."""
         names = piece.batch.schema.names
+        if (found := too_deep(piece.batch.schema)) is not None:
+            raise table_error(piece.file, found[1], column=found[0])
         if holds_lines(piece.batch.schema):
             return
         try:
@@ -179,6 +196,16 @@ class _Staging:
                 tuple(Fault(place(piece.file, None, name), "there is no such column") for name in missing),
                 len(missing),
             )
+
+
+def too_deep(schema: pa.Schema) -> tuple[str, str] | None:
+    """A column that is nested deeper than Arrow reads again, and that it is so."""
+    deep = next((field.name for field in schema if _depth(field.type) > DEPTH_MAX), None)
+    return None if deep is None else (deep, f"nested more than {DEPTH_MAX} deep")
+
+
+def _depth(kind: pa.DataType) -> int:
+    return 1 + max((_depth(kind.field(index).type) for index in range(kind.num_fields)), default=0)
 
 
 def row_id(row: Row, column: str) -> str:
@@ -252,18 +279,18 @@ def refuse_collision(row: Row, names: Collection[str]) -> None:
         raise RowError("the answers' columns would replace it; choose another --prefix", taken)
 
 
-def _pieces_of(path: Path, kind: Format, rows_max: int) -> Iterator[Piece]:
+def _pieces_of(file: TableFile, kind: Format, rows_max: int) -> Iterator[Piece]:
     match kind:
         case Format.JSONL:
-            return read_json_lines(path, rows_max)
+            return read_json_lines(file, rows_max)
         case Format.CSV:
-            return read_delimited(path, ",", rows_max)
+            return read_delimited(file, ",", rows_max)
         case Format.TSV:
-            return read_delimited(path, "\t", rows_max)
+            return read_delimited(file, "\t", rows_max)
         case Format.PARQUET:
-            return read_parquet(path, rows_max)
+            return read_parquet(file, rows_max)
         case Format.ARROW:
-            return read_arrow(path, rows_max)
+            return read_arrow(file, rows_max)
 
 
 def _check_same(piece: Piece, schema: pa.Schema) -> None:

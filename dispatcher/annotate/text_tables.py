@@ -3,7 +3,6 @@
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,19 +10,22 @@ import pyarrow as pa
 
 from dispatcher.annotate.faults import table_error
 from dispatcher.annotate.pieces import LINES_SCHEMA, PIECE_BYTES_MAX, Piece, Row
-from dispatcher.compression import reading
+from dispatcher.annotate.table_files import TableFile
+from dispatcher.compression import Compression, unpacked
 from dispatcher.jsonl import Line, split_lines
 
 CELL_BYTES_MAX = 256 << 20
 
 
-def read_json_lines(path: Path, rows_max: int) -> Iterator[Piece]:
+def read_json_lines(file: TableFile, rows_max: int) -> Iterator[Piece]:
     """The objects of a file of JSON lines, in pieces. Raises InputError for a line that is none."""
     numbers: list[int] = []
     lines: list[bytes] = []
     rows: list[Row] = []
     size = 0
-    with reading(path) as chunks:
+    path = file.name
+    with file.open() as opened:
+        chunks = unpacked(opened, Compression.of(path), path)
         for line in split_lines(chunks):
             if line.blank:
                 continue
@@ -32,19 +34,21 @@ def read_json_lines(path: Path, rows_max: int) -> Iterator[Piece]:
             lines.append(_one_line(line.content))
             size += line.length
             if len(lines) >= rows_max or size >= PIECE_BYTES_MAX:
-                yield Piece(str(path), numbers, _lines_batch(lines), rows)
+                yield Piece(path, numbers, _lines_batch(lines), rows)
                 numbers, lines, rows, size = [], [], [], 0
     if lines:
-        yield Piece(str(path), numbers, _lines_batch(lines), rows)
+        yield Piece(path, numbers, _lines_batch(lines), rows)
 
 
-def read_delimited(path: Path, delimiter: str, rows_max: int) -> Iterator[Piece]:
+def read_delimited(file: TableFile, delimiter: str, rows_max: int) -> Iterator[Piece]:
     """The records of a CSV or TSV file with a header, in pieces: every cell is text, as it stands there.
 
     Raises InputError for a record that is none.
     """
     csv.field_size_limit(CELL_BYTES_MAX)
-    with reading(path) as chunks:
+    path = file.name
+    with file.open() as opened:
+        chunks = unpacked(opened, Compression.of(path), path)
         # Line ends stay as they are: those in quotes belong to their cell.
         texts = (_text(path, line) for line in split_lines(chunks))
         records = _Records(path, csv.reader(texts, delimiter=delimiter, strict=True))
@@ -55,8 +59,8 @@ def read_delimited(path: Path, delimiter: str, rows_max: int) -> Iterator[Piece]
 class _Records:
     """Records as csv yields them, checked."""
 
-    def __init__(self, path: Path, records: Iterator[list[str]]) -> None:
-        self._path = str(path)
+    def __init__(self, path: str, records: Iterator[list[str]]) -> None:
+        self._path = path
         self._records = records
         self._row = 0
         self._header: list[str] = []
@@ -67,6 +71,9 @@ class _Records:
             raise table_error(self._path, "empty; its first line must name the columns")
         if "" in record:
             raise table_error(self._path, f"column {record.index('') + 1} of the header has no name")
+        odd = next((index for index, name in enumerate(record, 1) if _is_not_utf8(name)), None)
+        if odd is not None:
+            raise table_error(self._path, f"column {odd} of the header is not UTF-8")
         if len(set(record)) != len(record):
             twice = next(name for name in record if record.count(name) > 1)
             raise table_error(self._path, "the header names it twice", column=twice)
@@ -109,10 +116,10 @@ class _Records:
                 raise table_error(self._path, "not UTF-8", self._row, name)
 
 
-def _text(path: Path, line: Line) -> str:
+def _text(path: str, line: Line) -> str:
     """A line with its end. What is no UTF-8 is kept apart, to be told by its column."""
     if line.content is None:
-        raise table_error(str(path), f"line {line.number} is longer than 256 MiB")
+        raise table_error(path, f"line {line.number} is longer than 256 MiB")
     return line.content.decode(errors="surrogateescape") + "\n"
 
 
@@ -124,17 +131,17 @@ def _is_not_utf8(cell: str) -> bool:
     return False
 
 
-def _decoded(path: Path, number: int, content: bytes | None) -> Row:
+def _decoded(path: str, number: int, content: bytes | None) -> Row:
     if content is None:
-        raise table_error(str(path), "longer than 256 MiB", number)
+        raise table_error(path, "longer than 256 MiB", number)
     try:
         row: Any = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         column = _column_without_utf8(content)
         message = "not UTF-8" if column else f"not JSON: {error}"
-        raise table_error(str(path), message, number, column) from error
+        raise table_error(path, message, number, column) from error
     if not isinstance(row, dict):
-        raise table_error(str(path), "not a JSON object", number)
+        raise table_error(path, "not a JSON object", number)
     return row
 
 

@@ -56,6 +56,16 @@ def open_writer(
             return Columnar(ArrowSink(file, _joined(columns, fields, mark)), columns, fields)
 
 
+def unwritable(kind: Format, columns: pa.Schema) -> tuple[str, str] | None:
+    """A column whose type the format cannot hold, and why: Parquet has no structs without members, say."""
+    for field in columns:
+        try:
+            open_writer(kind, io.BytesIO(), pa.schema([field]), [], "").close()
+        except pa.ArrowException as error:
+            return field.name, str(error).splitlines()[0]
+    return None
+
+
 class JsonLines:
     """JSON lines from JSON lines keep every input line's bytes; the answers follow them."""
 
@@ -150,7 +160,11 @@ class ArrowSink:
 
     def write(self, table: pa.Table) -> None:
         """See ColumnSink."""
-        for batch in table.cast(self.schema).combine_chunks().to_batches():
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(table.columns, self.schema, strict=True)
+        ]
+        for batch in pa.Table.from_arrays(columns, schema=self.schema).combine_chunks().to_batches():
             self._writer.write_batch(batch)
 
     def close(self) -> None:
@@ -204,7 +218,19 @@ def _joined(columns: pa.Schema, fields: Sequence[pa.Field], mark: str) -> pa.Sch
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    """The type without dictionaries, wherever they are in it."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind
 
 
 def _input_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> Sequence[Row]:

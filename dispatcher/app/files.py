@@ -26,6 +26,8 @@ class JobFiles:
     state: Path
     rejected: Path
     """Lines that are no requests, with `--on-invalid skip`."""
+    output_name: str | None = None
+    """What the output is called where it is no file."""
 
     @property
     def journals(self) -> Path:
@@ -38,6 +40,8 @@ def job_files(config: Config, input_name: str) -> JobFiles:
     output = config.run.output
     if output is None:
         raise ConfigError((Fault("run.output", "must name the output file: -o out.jsonl"),))
+    if isinstance(output, str):
+        raise ConfigError((Fault("run.output", f"must be a file, not {output}"),))
     stem = output.with_suffix("") if output.suffix in (".jsonl", ".json", ".ndjson") else output
     return JobFiles(
         input=input_name,

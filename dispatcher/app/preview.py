@@ -1,22 +1,31 @@
 """`annotate --preview`: what would be asked about the first rows, and, with servers, what is answered."""
 
 import itertools
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
 
 from dispatcher.annotate.conditions import all_met
 from dispatcher.annotate.faults import RowError, table_error
-from dispatcher.annotate.formats import find_files
+from dispatcher.annotate.finding import TableFiles, find_files
+from dispatcher.annotate.formats import Format
 from dispatcher.annotate.pieces import Row, rows_of
 from dispatcher.annotate.staging import pieces
+from dispatcher.annotate.table_files import LocalFile
 from dispatcher.app.fleet import open_fleet, open_metrics
 from dispatcher.app.questions import Question, questions_of
 from dispatcher.app.sources import check_sources
+from dispatcher.app.table_places import kind_of
 from dispatcher.app.table_settings import conditions_of
 from dispatcher.config import Config
+from dispatcher.errors import InputError
+from dispatcher.storage.source import STDIN
 
 PLACE = "\0place"
 """A column of ours that no table has: it tells the rows apart when their answers come."""
@@ -46,13 +55,16 @@ class Preview:
     asked: list[Asked] = field(default_factory=list)
 
 
-async def preview(config: Config, input_name: str, count: int) -> list[Preview]:
+async def preview(
+    config: Config, input_name: str, count: int, stdin: BinaryIO | None = None
+) -> list[Preview]:
     """The first `count` rows that meet the conditions. Raises ConfigError and InputError as a run does.
 
     Without servers there are no answers, and so no prompts of steps behind the first.
     """
     questions = questions_of(config)
-    rows = [Preview(*each) for each in itertools.islice(_rows(config, input_name), count)]
+    with _source(config, input_name, stdin) as source:
+        rows = [Preview(*each) for each in itertools.islice(_rows(config, source), count)]
     has_servers = bool(config.servers or config.discovery.file or config.discovery.dns)
     for number, question in enumerate(questions):
         askable = [row for row in rows if not _lacks(row, question, questions[:number])]
@@ -89,9 +101,25 @@ def _lacks(row: Preview, question: Question, earlier: Sequence[Question]) -> boo
     )
 
 
-def _rows(config: Config, input_name: str) -> Iterator[tuple[str, int, Row]]:
+@contextmanager
+def _source(config: Config, input_name: str, stdin: BinaryIO | None) -> Iterator[TableFiles]:
+    kind = kind_of(config)
+    if input_name != STDIN:
+        yield find_files(input_name, kind)
+        return
+    if stdin is None:
+        raise InputError("standard input is empty; name a file")
+    with tempfile.NamedTemporaryFile(prefix="dispatcher-") as file:
+        shutil.copyfileobj(stdin, file)
+        file.flush()
+        yield TableFiles(
+            "standard input", (LocalFile(Path(file.name), "standard input"),), kind or Format.JSONL
+        )
+
+
+def _rows(config: Config, source: TableFiles) -> Iterator[tuple[str, int, Row]]:
     conditions = conditions_of(config.annotate)
-    for piece in pieces(find_files(input_name), 16):
+    for piece in pieces(source, 16):
         rows = piece.rows if piece.rows is not None else rows_of(piece.batch)
         for number, row in zip(piece.numbers, rows, strict=True):
             try:

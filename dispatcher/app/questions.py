@@ -1,7 +1,8 @@
 """What is asked about a table: one question, or several in a row."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dispatcher.app.annotator import Annotator
 from dispatcher.config import Config, step_configs
@@ -18,15 +19,21 @@ class Question:
     annotator: Annotator
 
 
-def questions_of(config: Config) -> Sequence[Question]:
-    """The steps in their order, or the one question there is.
+Valid = Callable[[Any], object]
+"""Given an answer, a text or the values by name; raises ValueError for one that will not do."""
+
+
+def questions_of(config: Config, valid: Valid | None = None) -> Sequence[Question]:
+    """The steps in their order, or the one question there is, whose answers must be `valid`.
 
     Raises ConfigError for prompts and schemas that cannot be used, naming the step, and where columns of two
     steps would have one name.
     """
     steps = step_configs(config)
     if not steps:
-        return (Question("", config, Annotator.of(config)),)
+        return (Question("", config, Annotator.of(config, valid=valid)),)
+    if valid is not None:
+        raise ConfigError((Fault("valid", "is for one question: it must not be given together with steps"),))
     questions = [_question(number, name, each) for number, (name, each) in enumerate(steps)]
     taken: dict[str, str] = {}
     for question in questions:

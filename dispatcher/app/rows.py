@@ -4,21 +4,34 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from dispatcher.annotate.answers import AnswerKind
-from dispatcher.annotate.formats import find_files
+from dispatcher.annotate.finding import find_files
+from dispatcher.annotate.formats import Format
 from dispatcher.annotate.pieces import Row, rows_of
 from dispatcher.annotate.recipe import Recipe
 from dispatcher.annotate.staging import pieces
 from dispatcher.annotate.templates import Prompt
 from dispatcher.app.annotator import Annotator
 from dispatcher.app.fleet import Fleet
+from dispatcher.app.table_places import kind_of
 from dispatcher.app.table_settings import answer_kind, options_of, structured
 from dispatcher.config import Config
 from dispatcher.errors import ConfigError, Fault
 
-Rows = str | Path | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """A table in memory, by Arrow's PyCapsule interface: pyarrow, pandas 2.2, polars and others have it."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """An Arrow C stream of its rows."""
+
+
+Rows = ArrowStream | str | Path | Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,7 @@ async def annotated(
         raise ConfigError((Fault("schema", "must not be set together with labels"),))
     kind = answer_kind(config.annotate) if question.schema is None else structured(question.schema, "schema")
     annotator = Annotator.of(config, _recipe(config, question, kind), kind, question.valid)
-    async with aclosing(annotator.annotated(fleet, _each(rows))) as answered:
+    async with aclosing(annotator.annotated(fleet, _each(rows, kind_of(config)))) as answered:
         async for row in answered:
             yield row
 
@@ -63,10 +76,14 @@ def _prompt(text: str | None, name: str) -> Prompt | None:
     return None if text is None else Prompt(text, name, name)
 
 
-async def _each(rows: Rows) -> AsyncIterator[Row]:
+async def _each(rows: Rows, kind: Format | None) -> AsyncIterator[Row]:
     if isinstance(rows, str | Path):
-        for piece in pieces(find_files(str(rows)), 64):
+        for piece in pieces(find_files(str(rows), kind), 64):
             for row in piece.rows if piece.rows is not None else rows_of(piece.batch):
+                yield row
+    elif isinstance(rows, ArrowStream):
+        for batch in pa.RecordBatchReader.from_stream(rows):
+            for row in rows_of(batch):
                 yield row
     elif isinstance(rows, AsyncIterable):
         async for given in rows:

@@ -26,9 +26,10 @@ LOCK_NAME = "lock"
 DATABASE_NAMES = frozenset(f"queue.sqlite{ending}" for ending in ("", "-wal", "-shm", "-journal"))
 STEPS = "steps"
 """The folder of the states of several steps, one for each, in that of the whole."""
-OWN_NAMES = (
-    frozenset({"journal", "work", "input.jsonl", "input.jsonl.partial", "table", STEPS}) | DATABASE_NAMES
-)
+OWN_NAMES = DATABASE_NAMES | {
+    *("journal", "work", "input.jsonl", "input.jsonl.partial"),
+    *("table", "input.table", "input.table.partial", "output.table", STEPS),
+}
 """What a run makes in its state directory, beside the lock. Nothing else there is ever removed."""
 
 

@@ -13,12 +13,13 @@ from dispatcher.annotate.joining import Answered, write_table
 from dispatcher.annotate.payloads import TablePayloads
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.fleet import Fleet
-from dispatcher.app.questions import Question
+from dispatcher.app.questions import Question, Valid
 from dispatcher.app.run import JobRun, Summary
 from dispatcher.app.snapshot import Phase, Snapshot
 from dispatcher.app.sources import check_sources
 from dispatcher.app.state import STEPS, clear_state, open_job, remove_state
 from dispatcher.app.table import Table
+from dispatcher.app.table_places import Streams
 from dispatcher.app.work import Found, Prepared
 from dispatcher.config import Config
 from dispatcher.errors import InputError, StateError, StoppedError, StorageError
@@ -36,7 +37,7 @@ class StepsSummary:
     """Each one's name, and how it ended; none where all had been finished, and the state is gone."""
     snapshot: Snapshot
     """The last of them."""
-    output: Path
+    output: str
     state: Path
     finished: bool
     """Whether every step is, and the output is in place."""
@@ -145,7 +146,7 @@ class StepsRun:
         self, steps: Sequence[tuple[str, Summary]], snapshot: Snapshot, *, finished: bool
     ) -> StepsSummary:
         files = self._table.files
-        return StepsSummary(steps, snapshot, files.output, files.state, finished)
+        return StepsSummary(steps, snapshot, self._table.output.place.name, files.state, finished)
 
 
 class TableStep:
@@ -245,7 +246,7 @@ class PreparedStep:
     def payloads(self) -> TablePayloads:
         """See Prepared."""
         step = self._step
-        return step.table.payloads(step.question, [each.answered() for each in self._earlier])
+        return step.table.payloads_of(step.question, [each.answered() for each in self._earlier])
 
     def ingest(
         self,
@@ -268,9 +269,15 @@ def steps_of(table: Table) -> Sequence[TableStep]:
     return steps
 
 
-def annotation(config: Config, input_name: str, fleet: Fleet | None = None) -> JobRun | StepsRun:
+def annotation(
+    config: Config,
+    input_name: str,
+    fleet: Fleet | None = None,
+    valid: Valid | None = None,
+    streams: Streams | None = None,
+) -> JobRun | StepsRun:
     """The run of `dispatcher annotate`, of one question or of several. Raises ConfigError and InputError."""
-    table = Table(config, input_name)
+    table = Table(config, input_name, valid, streams)
     return (StepsRun if table.has_steps else JobRun)(config, table, fleet=fleet)
 
 

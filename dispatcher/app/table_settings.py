@@ -10,7 +10,6 @@ import msgspec
 from dispatcher.annotate.answers import AnswerKind, FreeText, Label, Structured
 from dispatcher.annotate.conditions import Condition, parse_condition
 from dispatcher.annotate.confidence import ConfidenceReview, LabelWithConfidence
-from dispatcher.annotate.formats import Format, format_of, known_suffixes
 from dispatcher.annotate.recipe import Recipe
 from dispatcher.annotate.review import AnswerReview
 from dispatcher.annotate.templates import Prompt, read_prompt, read_text
@@ -100,14 +99,6 @@ def conditions_of(settings: AnnotateSettings) -> tuple[Condition, ...]:
         return tuple(parse_condition(text) for text in settings.where)
     except ValueError as error:
         raise ConfigError((Fault("annotate.where", str(error)),)) from error
-
-
-def output_format(path: Path) -> Format:
-    """By the output's suffix. Raises ConfigError for an unknown one."""
-    found = format_of(path)
-    if found is None:
-        raise ConfigError((Fault("run.output", f"{path}: must end in one of {known_suffixes()}"),))
-    return found
 
 
 def _prompt(path: Path | None, setting: str) -> Prompt | None:

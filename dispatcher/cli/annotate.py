@@ -31,6 +31,8 @@ def annotate(  # noqa: PLR0913, PLR0917  # one parameter for each flag is how ty
     where: annotate_options.Where = None,
     limit: annotate_options.Limit = None,
     columns: annotate_options.Columns = None,
+    input_format: annotate_options.InputFormat = None,
+    output_format: annotate_options.OutputFormat = None,
     preview: annotate_options.Preview = None,
     verify: annotate_options.Verify = None,
     server: options.Servers = None,

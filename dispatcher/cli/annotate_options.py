@@ -6,8 +6,20 @@ from typing import Annotated, Final
 
 from typer import Argument, Option
 
-Input = Annotated[str, Argument(help="A table (.jsonl .csv .tsv .parquet .arrow), a directory or a pattern.")]
-Output = Annotated[Path | None, Option("-o", "--output", help="The table to write. Its suffix says how.")]
+Input = Annotated[
+    str,
+    Argument(
+        help="A table (.jsonl .csv .tsv .parquet .arrow), a directory, a pattern, s3://..., hf://..., or -."
+    ),
+]
+Output = Annotated[
+    str | None,
+    Option("-o", "--output", help="The table to write, by suffix; s3://..., or - for standard output."),
+]
+InputFormat = Annotated[
+    str | None, Option(help="jsonl, csv, tsv, parquet or arrow. Default: as the name ends; of - jsonl.")
+]
+OutputFormat = Annotated[str | None, Option(help="As --input-format.")]
 Prompt = Annotated[Path | None, Option(help="A Jinja2 template of the user's message.")]
 System = Annotated[Path | None, Option(help="A Jinja2 template of the system message.")]
 MessagesColumn = Annotated[str | None, Option(help="A column of ready conversations, in place of --prompt.")]
@@ -69,6 +81,8 @@ SETTINGS: Final = MappingProxyType(
         "where": "annotate.where",
         "limit": "annotate.limit",
         "columns": "annotate.columns",
+        "input_format": "annotate.input_format",
+        "output_format": "annotate.output_format",
     }
 )
 """Each flag's setting, by its place in the tree."""

@@ -84,7 +84,7 @@ def _whereabouts(summary: Summary) -> Iterator[str]:
     if not summary.finished:
         yield f"  the state is in {files.state}; run the same command to go on"
         return
-    yield f"  output {files.output}"
+    yield f"  output {files.output_name or files.output}"
     if summary.snapshot.done.failed:
         if files.errors != files.output:
             yield f"  errors {files.errors}"
@@ -106,7 +106,7 @@ def log(summary: Summary, **more: str) -> None:
         completion_tokens=snapshot.this_run.completion_tokens,
         seconds=round(snapshot.seconds, 1),
         by_server=dict(snapshot.by_server),
-        output=str(summary.files.output),
+        output=summary.files.output_name or str(summary.files.output),
         exit_code=summary.exit_code,
         **more,
     )

@@ -17,6 +17,7 @@ from dispatcher.cli.garbage import spare_loaded
 from dispatcher.cli.job import show
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError
+from dispatcher.storage.source import given_stdin
 from dispatcher.telemetry.logging import configure_logging
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ async def _preview(config: Config, input_name: str, rows: int) -> Exit:
 
     configure_logging(config.telemetry.log_format, "warning", sys.stderr)
     failed = False
-    for shown in await preview(config, input_name, rows):
+    for shown in await preview(config, input_name, rows, given_stdin()):
         failed |= any(asked.failed for asked in shown.asked)
         sys.stdout.write("\n".join(_lines(shown)) + "\n\n")
     return Exit.FAILED_ROWS if failed else Exit.DONE
@@ -106,8 +107,9 @@ def _brief(value: Any) -> str:
 
 async def _annotate(config: Config, input_name: str) -> Exit:
     from dispatcher.app.steps import StepsRun, annotation  # noqa: PLC0415  # it needs an extra
+    from dispatcher.app.table_places import Streams  # noqa: PLC0415  # it needs an extra
 
-    run = annotation(config, input_name)
+    run = annotation(config, input_name, streams=Streams(given_stdin(), sys.stdout.buffer))
     if isinstance(run, StepsRun):
         return await show(run, summary.lines_of_steps, summary.log_of_steps)
     return await show(run, summary.lines, summary.log)

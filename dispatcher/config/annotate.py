@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
@@ -26,6 +26,7 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+TableFormat = Literal["jsonl", "csv", "tsv", "parquet", "arrow"]
 Names = Annotated[tuple[Name, ...], BeforeValidator(_split)]
 Conditions = Annotated[tuple[Name, ...], BeforeValidator(_one_or_more)]
 
@@ -133,7 +134,10 @@ class AnnotateSettings(QuestionSettings):
     """How many rows to take, of those that meet the conditions."""
     columns: Names = ()
     """The input's columns that the output has; none: all of them."""
-
+    input_format: TableFormat | None = None
+    """None: as the input's name ends; of standard input JSON lines."""
+    output_format: TableFormat | None = None
+    """None: as the output's name ends; of standard output JSON lines."""
     steps: tuple[StepSettings, ...] = ()
     """Several questions, in order: the columns of each can be used by the next."""
 

@@ -2,9 +2,11 @@
 
 YAML's own guesses (`no` is false, `010` is 8, `1:30` is 90) never reach a setting, so an `api_key: 0123`
 stays what it is, and a value means the same in a file as in the environment. Only an unquoted null, `~` or
-nothing is special: it means none.
+nothing is special: it means none. What goes into requests as it is (`extra_body`) is no setting: there, an
+unquoted scalar is what JSON makes of it, and a text where that is nothing.
 """
 
+import json
 from dataclasses import dataclass, field
 
 import yaml
@@ -14,6 +16,8 @@ from dispatcher.errors import Fault
 Place = tuple[str | int, ...]
 """The way to a value: mapping keys and list positions."""
 
+UNTYPED = "extra_body"
+"""The setting whose members have no types of ours."""
 _STANDARD = "tag:yaml.org,2002:"
 
 
@@ -55,7 +59,10 @@ class _Reader:
             return self._mapping(node, place)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, position)) for position, item in enumerate(node.value)]
-        return None if node.tag == f"{_STANDARD}null" else node.value
+        if node.tag == f"{_STANDARD}null":
+            return None
+        is_quoted = not isinstance(node, yaml.ScalarNode) or node.style is not None
+        return node.value if is_quoted or UNTYPED not in place else _as_json(node.value)
 
     def _mapping(self, node: yaml.MappingNode, place: Place) -> dict[str, object]:
         values: dict[str, object] = {}
@@ -72,6 +79,13 @@ class _Reader:
 
     def _fault(self, node: yaml.Node, message: str) -> None:
         self.faults.append(Fault(f"{self._name}:{node.start_mark.line + 1}", message))
+
+
+def _as_json(scalar: str) -> object:
+    try:
+        return json.loads(scalar, parse_constant=str)
+    except ValueError:
+        return scalar
 
 
 def _syntax_fault(error: yaml.YAMLError, name: str) -> Fault:

@@ -11,7 +11,7 @@ from dispatcher.config.access import KeyList, Registration
 from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import Canary, KnownAnswer
 from dispatcher.config.servers import LIMIT_MAX, DnsList, ServerList
-from dispatcher.config.values import ApiKey, Count, Name, Seconds, Settings
+from dispatcher.config.values import ApiKey, Count, Name, Place, Seconds, Settings
 
 _HOUR, _DAY = 3600, 86_400
 
@@ -134,7 +134,7 @@ class TelemetrySettings(Settings):
 class RunSettings(Settings):
     """What `dispatcher run` does. Relative paths start at the working directory."""
 
-    output: Path | None = None
+    output: Place | None = None
     errors: Path | None = None
     state_dir: Path | None = None
     model: Name | None = None

@@ -1,6 +1,7 @@
 """The kinds of values that settings have."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -32,8 +33,15 @@ def _header(value: SecretStr) -> SecretStr:
     return value
 
 
+def _place(value: object) -> object:
+    """A file is a path; what has a scheme is kept as it is: a path would lose one of its slashes."""
+    return Path(value) if isinstance(value, str) and "://" not in value else value
+
+
 Seconds = Annotated[float, BeforeValidator(_number), Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, BeforeValidator(_number)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 ApiKey = Annotated[SecretStr, AfterValidator(_api_key)]
 Header = Annotated[SecretStr, AfterValidator(_header)]
+Place = Annotated[Path | str, BeforeValidator(_place)]
+"""A file, or the URL of an object in a store."""

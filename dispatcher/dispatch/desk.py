@@ -311,7 +311,7 @@ class Desk:
             return Ended(None, effects)
         question = item.request
         outcome = self._fates.resolve(attempt, judgement, now)
-        has_moved_on = item.so_far is not None and item.request is not question
+        has_moved_on = item.notes is not None and item.request is not question
         if outcome is None and not has_moved_on:
             self._count_copy(attempt, "failed")
             return Ended(None, effects)

@@ -73,16 +73,13 @@ class Fates:
                 pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
                 self._put_back(item, now + pause_s, now)
                 return None
-            case Fail() if item.so_far is not None:
-                return outcome_of(attempt, item.so_far, None, "", now)
             case Fail(code, message):
-                if item.complaint and judgement.verdict is Verdict.REQUEST_FAULT:
-                    # It was good until we changed it: its fault is still that its answers were of no use.
-                    code, message = ErrorCode.INVALID_ANSWER, f"{item.complaint}; asked again: {message}"
-                return outcome_of(attempt, judgement, code, message, now)
+                return _failed(attempt, judgement, code, message, now)
 
     def _reviewed(self, attempt: Attempt, judgement: Judgement, now: float) -> Outcome | None:
         """The outcome of a success, unless its job has no use for it, or asks for more."""
+        if self._review is None:
+            return outcome_of(attempt, judgement, None, "", now)
         item = attempt.item
         if item.notes is not None and attempt.request is not item.request:
             # Its copy was answered first, and another question stands.
@@ -90,7 +87,7 @@ class Fates:
             self._put_back(item, now, now)
             return None
         asked = Asked(item.asked_again, attempt.server.context_tokens_of(attempt.request.model), item.notes)
-        match self._review(attempt.request, judgement, asked) if self._review else None:
+        match self._review(attempt.request, judgement, asked):
             case None:
                 return outcome_of(attempt, judgement, None, "", now)
             case Counted(body):
@@ -104,7 +101,8 @@ class Fates:
                 self._ask(attempt, judgement, again, reason, now)
             case Unfinished(again, so_far, notes):
                 item.notes = notes
-                item.so_far = replace(item.so_far or judgement, body=so_far, tokens=NO_TOKENS)
+                if so_far is not None:
+                    item.so_far = replace(item.so_far or judgement, body=so_far, tokens=NO_TOKENS)
                 self._ask(attempt, judgement, again, AgainReason.UNFINISHED, now)
         return None
 
@@ -126,3 +124,16 @@ class Fates:
             self.forget([item])
         else:
             self._backlog.put_back(item, not_before, now)
+
+
+def _failed(attempt: Attempt, judgement: Judgement, code: ErrorCode, message: str, now: float) -> Outcome:
+    """The outcome of a request that has no more attempts."""
+    item = attempt.item
+    if item.so_far is not None:  # only a further question has failed
+        return outcome_of(attempt, item.so_far, None, "", now)
+    if item.notes is not None:
+        message = f"{attempt.request.url}: {message}"
+    elif item.complaint and judgement.verdict is Verdict.REQUEST_FAULT:
+        # It was good until we changed it: its fault is still that its answers were of no use.
+        code, message = ErrorCode.INVALID_ANSWER, f"{item.complaint}; asked again: {message}"
+    return outcome_of(attempt, judgement, code, message, now)

@@ -1,8 +1,6 @@
 """`llm-annotator`, which knows nothing of us, at the live endpoint as if it were a vLLM server.
 
-It gets an environment of its own: it wants Python 3.12 and an older `openai`. Its extra `openai` is all that
-its `VLLMOnlineClient` needs, and pulls neither torch nor vllm. DISPATCHER_PEER_PYTHON names a Python that
-has it.
+It gets an environment of its own (`peers.py`): it wants Python 3.12 and an older `openai`.
 """
 
 import asyncio
@@ -10,9 +8,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import aiohttp
@@ -20,32 +15,8 @@ import pytest
 from commands import until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
-PEER = "llm-annotator[openai]==0.18.0"
 ROWS = 500
 SCRIPT = Path(__file__).parents[1] / "support" / "peer_annotates.py"
-FIT = "import sys; sys.exit(not (3, 12) <= sys.version_info < (3, 15))"
-
-
-@pytest.fixture(scope="session")
-def peer(tmp_path_factory):
-    """The peer's Python."""
-    if given := os.environ.get("DISPATCHER_PEER_PYTHON"):
-        return given
-    directory = tmp_path_factory.mktemp("peer") / "venv"
-    subprocess.run([_fit_python(), "-m", "venv", directory], check=True, timeout=60)
-    python = directory / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", PEER], check=True, timeout=300)
-    return python
-
-
-def _fit_python():
-    installed = Path.home().glob(".pyenv/versions/3.1[2-4].*/bin/python")
-    for candidate in (sys.executable, "python3.12", "python3.13", "python3.14", *sorted(installed)):
-        # A version manager's shim may be there and not work.
-        if shutil.which(candidate) and not subprocess.run([candidate, "-c", FIT], check=False).returncode:
-            return candidate
-    required = os.environ.get("DISPATCHER_REQUIRE_SERVICES") == "1"
-    return (pytest.fail if required else pytest.skip)("no Python from 3.12 to 3.14")
 
 
 async def annotated(python, url, directory):
@@ -103,11 +74,13 @@ async def killed_at_work(http, service, command, server):
     await command.kill()
 
 
-async def test_a_peers_client_annotates_500_rows_and_never_hears_of_the_server_that_dies(cli, peer, tmp_path):
+async def test_a_peers_client_annotates_500_rows_and_never_hears_of_the_server_that_dies(
+    cli, llm_annotator_python, tmp_path
+):
     servers = [await started(cli, "--max-sequences", "16") for _ in range(3)]
     service = await serving(cli, tmp_path, *(url for _, url in servers))
     async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as tasks:
-        annotating = tasks.create_task(annotated(peer, service, tmp_path / "through-us"))
+        annotating = tasks.create_task(annotated(llm_annotator_python, service, tmp_path / "through-us"))
         await killed_at_work(http, service, *servers[0])
         rows, said = await annotating
         ends = await attempts(http, service, servers[0][1])
@@ -116,5 +89,5 @@ async def test_a_peers_client_annotates_500_rows_and_never_hears_of_the_server_t
     assert {(row["error"], row["finish_reason"]) for row in rows} == {(None, "stop")}
     assert not re.search("warning|error", said.replace("FutureWarning", ""), re.IGNORECASE), said
     _, alone = await started(cli, "--instant")
-    direct, _ = await annotated(peer, alone, tmp_path / "direct")
+    direct, _ = await annotated(llm_annotator_python, alone, tmp_path / "direct")
     assert rows == direct  # a fake server answers the same body with the same text, whichever it is

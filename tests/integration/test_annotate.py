@@ -425,6 +425,24 @@ async def test_what_is_wrong_with_an_output_is_told(cli, files, server):
     assert "one row more" in (await cli.run(*argv, "--verify")).out
 
 
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv"])
+async def test_probabilities_are_written_with_their_labels_and_proved(cli, files, server, name):
+    files.file("in.jsonl", texts(6))
+    argv = [*files.argv("in.jsonl", name, server), "--labels", "good,bad", "--confidence"]
+    done = await cli.run(*argv)
+    assert done.status == 0, done.err
+    proven = await cli.run(*argv, "--verify")
+    assert proven.status == 0, proven.out
+    if name == "out.parquet":
+        shares = pa.struct([pa.field("good", pa.float64()), pa.field("bad", pa.float64())])
+        assert files.table(name).schema.field("answer_probabilities").type == shares
+        return
+    out = files.directory / name
+    out.write_text(out.read_text().replace(",good,", ",fine,").replace(",bad,", ",fine,"))
+    disproved = await cli.run(*argv, "--verify")
+    assert (disproved.status, disproved.out.count("not one of the labels")) == (1, 6)
+
+
 async def test_ready_conversations_are_sent_as_they_are(cli, files, server):
     conversation = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "row-7"}]
     files.file("in.jsonl", [{"talk": conversation}])

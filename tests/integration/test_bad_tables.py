@@ -1,16 +1,28 @@
 """Tables that cannot be annotated: each is refused before anything is sent, with file, row and column."""
 
+import gzip
 import json
 
+import msgspec
 import pyarrow as pa
 import pytest
 from jobs import sends
 from tables import Annotation, texts
 
+from dispatcher.annotate.pieces import rows_of
 from dispatcher.app.table import Table
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigError, InputError
 
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\x01\0\0\0\x02\0\0\0"), pa.py_buffer(b"a\xff")]
+)
+FAR = [
+    pa.array([10**18], pa.timestamp("us")),
+    pa.array([10**7], pa.date32()),
+    pa.array([1], pa.timestamp("s", "Mars/Base")),
+    pa.array([[{"at": 1}]], pa.list_(pa.struct([("at", pa.timestamp("ns"))]))),
+]
 PARQUET = pa.table({"text": ["a", "b"], "day": pa.array([1, 2], pa.date32())})
 
 
@@ -58,8 +70,33 @@ async def refused(cli, files, server, source, *flags, output="out.parquet"):
         ("in.jsonl", '{"text": "a"}\n["b"]\n', {}, ["in.jsonl, row 2", "not a JSON object"]),
         ("in.jsonl", b'{"text": "a"}\n{"x": 1, "text": "\xff"}\n', {}, ["row 2, column text", "not UTF-8"]),
         ("in.csv", b"text,n\na,1\nb,\xff\n", {}, ["in.csv, row 2, column n", "not UTF-8"]),
+        ("in.csv", "text,n\na,1\n".encode("utf-16"), {}, ["in.csv", "column 1 of the header is not UTF-8"]),
+        (
+            "in.parquet",
+            PARQUET.set_column(0, "text", NOT_UTF8),
+            {},
+            ["in.parquet, row 2, column text", "UTF8"],
+        ),
+        ("in.parquet", PARQUET.append_column("n", NOT_UTF8), {}, ["in.parquet, row 2, column n", "UTF8"]),
         ("in.csv", "text,n\na,1\nb\n", {}, ["in.csv, row 2", "1 cells where the header has 2"]),
         ("in.csv", 'text,n\n"a"b,1\n', {}, ["in.csv, row 1", "not CSV"]),
+        ("in.csv", 'text,n\n"ab,1\n', {}, ["in.csv, row 1", "not CSV"]),
+        ("in.csv.gz", gzip.compress(b"text,n\n" + b"a,1\n" * 999)[:40], {}, ["in.csv.gz", "ends too early"]),
+        ("in.csv.gz", b"text,n\na,1\n", {}, ["in.csv.gz", "not a whole .gz archive"]),
+        ("in.jsonl", [{"text": "a", "n": {}}], {}, ["in.jsonl, column n", "cannot be written", "--columns"]),
+        (
+            "in.jsonl",
+            '{"text": "a", "n": %s}\n' % ("[" * 99 + "]" * 99),
+            {},
+            ["column n", "more than 60 deep"],
+        ),
+        (
+            "in.parquet",
+            pa.Table.from_arrays([["a"], ["b"]], ["text", "text"]),
+            {},
+            ["column text", "one name"],
+        ),
+        ("in.parquet", b"", {}, ["in.parquet", "not Parquet"]),
         ("in.csv", "text,text\na,b\n", {}, ["in.csv, column text", "twice"]),
         ("in.csv", "", {}, ["in.csv", "empty"]),
         ("in.csv", "text,n\n", {}, ["in.csv", "no row"]),
@@ -102,6 +139,43 @@ def test_damage_in_the_midst_of_a_parquet_file_is_told(files):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"in\.parquet: (damaged|not Parquet that can be read)"):
         read(files, "in.parquet")
+
+
+@pytest.mark.parametrize("of_file", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_an_arrow_file_that_breaks_off_is_told(files, of_file):
+    sink = pa.BufferOutputStream()
+    with of_file(sink, pa.schema([("text", pa.string())])) as writer:
+        for _ in range(4):
+            writer.write_batch(pa.record_batch({"text": ["a" * 999] * 50}))
+    files.file("in.arrow", sink.getvalue().to_pybytes()[:100_000])
+    with pytest.raises(
+        InputError, match=r"in\.arrow: (damaged behind row 50|not Arrow IPC that can be read)"
+    ):
+        read(files, "in.arrow")
+
+
+def test_what_is_null_may_point_into_an_empty_dictionary(files):
+    kind = pa.struct([("a", pa.dictionary(pa.int32(), pa.string()))])
+    table = pa.table({"text": ["a"], "sparse": pa.array([None], kind)})
+    with pa.ipc.new_file(files.directory / "in.arrow", table.schema) as writer:
+        writer.write_table(table)
+    read(files, "in.arrow")
+
+
+def test_an_id_may_be_there_once_in_all_files(files):
+    files.file("parts/a.csv", "text,id\na,1\n")
+    files.file("parts/b.csv", "text,id\nb,2\nc,1\n")
+    with pytest.raises(InputError, match=r"b\.csv, row 2: an id that .*a\.csv, row 1 has already"):
+        read(files, "parts", id_column="id")
+
+
+@pytest.mark.parametrize("column", FAR)
+def test_times_that_python_has_not_can_be_asked_about_and_written(files, column):
+    files.file("in.parquet", pa.table({"text": ["a"], "far": column}))
+    files.file("prompt.md", "{{ far }}")
+    read(files, "in.parquet")
+    (row,) = rows_of(pa.RecordBatch.from_pydict({"far": column}))
+    assert msgspec.json.decode(msgspec.json.encode(row))["far"]
 
 
 def test_files_of_a_directory_must_have_the_same_columns(files):

@@ -95,10 +95,15 @@ def test_without_any_source_the_documented_defaults_stand():
             "validate_retries": 3,
             "drop_invalid": False,
             "keep_reasoning": False,
+            "confidence": False,
+            "max_calls": 8,
+            "extra_body": {},
             "id_column": None,
             "where": [],
             "limit": None,
             "columns": [],
+            "input_format": None,
+            "output_format": None,
             "steps": [],
         },
     }
@@ -283,6 +288,37 @@ def test_yaml_guesses_do_not_reach_settings(config_file):
     config = load_config(config_file("api_key: 0123\nrun: {model: 1e3, quiet: yes, output: no}"), {}, {})
     assert config.api_key.get_secret_value() == "0123"
     assert (config.run.model, config.run.quiet, str(config.run.output)) == ("1e3", True, "no")
+
+
+@pytest.mark.parametrize("place", ["", "steps: [{name: a, extra_body: %s}]"])
+def test_what_goes_into_requests_as_it_is_has_the_types_of_json(config_file, place):
+    members = """{a: {b: false, c: "false", d: no, e: ~}, f: [1, 1.5, "1", x y], g: 'null'}"""
+    line = place % members if place else f"extra_body: {members}"
+    annotate = load_config(config_file(f"annotate:\n  {line}\n"), {}, {}).annotate
+    found = annotate.steps[0].extra_body if place else annotate.extra_body
+    assert found == {
+        "a": {"b": False, "c": "false", "d": "no", "e": None},
+        "f": [1, 1.5, "1", "x y"],
+        "g": "null",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"n": 2}', "must not have n"),
+        ('{"guided_json": {}}', "must not have guided_json"),
+        ('{"messages": []}', "must not have messages"),
+        ("{", "must be a JSON object"),
+        ("[1]", "must be a mapping"),
+    ],
+)
+def test_members_of_a_body_that_are_said_otherwise_are_refused(text, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, {"annotate": {"extra_body": text}}, {})
+    assert load_config(None, {"annotate": {"extra_body": '{"top_k": 3}'}}, {}).annotate.extra_body == {
+        "top_k": 3
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Classifying by one constrained generation, and as many more as the unresolved is worth."""
 
 import asyncio
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ class _Asking:
             raise ScoringError("the server gives no log-probabilities of its answers")
         observe(self.facts, question, listed)
         self.calls = 1
-        yield from self._spell()
+        yield from self._spell(None)
         if self._foreign() > FOREIGN_MAX:
             raise ConstraintIgnoredError("the server allows what begins no label: it ignores the constraint")
 
@@ -119,9 +119,9 @@ class _Asking:
         ((_, answer),) = yield Ask([post], self.found)
         observe(self.facts, question, read_completion(answer, listed_max))
         self.calls += 1
-        yield from self._spell()
+        yield from self._spell(self.found)
 
-    def _spell(self) -> _Asked:
+    def _spell(self, so_far: Callable[[], Classification] | None) -> _Asked:
         """See the distribution in parts, after all texts have been asked for that decide it.
 
         Each round goes one token deeper, so it ends with the tokens that were seen.
@@ -131,7 +131,7 @@ class _Asking:
             unspelled = [part.path for part in self.parts if part.kind is Kind.UNSPELLED]
             if not unspelled:
                 return
-            self.facts.texts.update((yield from self.spellings.of(unspelled, self.found)))
+            self.facts.texts.update((yield from self.spellings.of(unspelled, so_far)))
 
     def _foreign(self) -> float:
         """The share of first tokens whose text no label begins with."""

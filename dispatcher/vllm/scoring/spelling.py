@@ -28,7 +28,7 @@ class Spellings:
         self._anchor_text: str | None = None
 
     def of(
-        self, paths: Iterable[Path], so_far: Callable[[], Classification]
+        self, paths: Iterable[Path], so_far: Callable[[], Classification] | None
     ) -> Generator[Ask, Sequence[Answer], dict[Path, str]]:
         """The text of each path behind another text: yields what is to be posted, and is sent answers.
 

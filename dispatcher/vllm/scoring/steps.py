@@ -21,7 +21,7 @@ class Ask:
 
     posts: Sequence[Post]
     so_far: Callable[[], Classification] | None
-    """The distribution as far as it is known; None before the first answer."""
+    """The distribution as far as it is known; None before the first answer's tokens are."""
 
 
 Answer = tuple[Post, Mapping[str, Any]]

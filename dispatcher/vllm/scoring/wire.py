@@ -23,6 +23,8 @@ FORBIDDEN: Final = -9999.0
 """What vLLM writes for minus infinity: a token that the mask forbids."""
 LISTED_MAX: Final = 20
 """Tokens to be listed at each place: vLLM's default of `--max-logprobs`."""
+ABOVE_MAX: Final = 0.01
+"""What rounding may leave of a log-probability above 0."""
 BIAS_MAX: Final = 100.0
 _TOKEN_ID: Final = "token_id:"  # noqa: S105 - not a password
 Body = dict[str, Any]
@@ -99,6 +101,8 @@ def read_completion(answer: Mapping[str, Any], listed_max: int) -> list[Listed]:
     """A completion's tokens."""
     logprobs = _only(_convert(answer, _Completions).choices).logprobs
     tops = logprobs.top_logprobs or [None] * len(logprobs.tokens)
+    if not len(logprobs.tokens) == len(logprobs.token_logprobs) == len(tops):
+        raise ScoringError("the server lists more tokens than log-probabilities, or fewer")
     return [
         _listed(token, logprob, top or {}, listed_max)
         for token, logprob, top in zip(logprobs.tokens, logprobs.token_logprobs, tops, strict=True)
@@ -161,8 +165,8 @@ def _only(choices: Sequence[Any]) -> Any:
     return choices[0]
 
 
-def _listed(chosen: str, logprob: float | None, top: Mapping[str, float], listed_max: int) -> Listed:
-    every = {_id(token): value for token, value in top.items()} | {_id(chosen): _number(logprob)}
+def _listed(chosen: str, logprob: float | None, top: Mapping[str, float | None], listed_max: int) -> Listed:
+    every = {_id(token): _number(value) for token, value in top.items()} | {_id(chosen): _number(logprob)}
     allowed = {token: value for token, value in every.items() if value > FORBIDDEN}
     # A forbidden token in the list says that no allowed one is left.
     return Listed(_id(chosen), allowed, len(allowed) < len(every) or len(every) < listed_max)
@@ -180,6 +184,8 @@ def _id(token: str) -> int:
 def _number(value: float | None) -> float:
     if value is None or not math.isfinite(value):
         raise ScoringError("the server has no log-probability for a token after the prompt's first")
+    if value > ABOVE_MAX:
+        raise ScoringError(f"the server gives {value:g} for the logarithm of a probability")
     return value
 
 

@@ -26,8 +26,8 @@ def judged(answer):
 class Row:
     """One row's questions to a model, as a node asks them."""
 
-    def __init__(self, model, review, labels=LABELS, *, index=0, named=None, messages=MESSAGES):
-        body = {"messages": messages, **LabelWithConfidence(labels).constraint}
+    def __init__(self, model, review, labels=LABELS, *, index=0, named=None, messages=MESSAGES, **more):
+        body = {"messages": messages, **more, **LabelWithConfidence(labels).constraint}
         self.request = Request(index, "0", "/v1/chat/completions", named, msgspec.json.encode(body))
         self.kind = LabelWithConfidence(labels)
         self.model, self.review = model, review
@@ -98,16 +98,30 @@ async def test_further_questions_go_to_the_model_that_answered_first():
     assert (row.request.model, json.loads(row.request.body)["model"]) == ("toy", "toy")
 
 
-async def test_what_is_known_stands_where_a_further_answer_is_of_no_use():
+async def at(url):
+    """A row whose next question is for this route, after some of its answers."""
     row = Row(ToyModel(MERGES), review_of(Method()))
     while await row.step():
-        if row.request.url == "/v1/completions":
-            break
+        if row.request.url == url:
+            return row
+    raise AssertionError(url)
+
+
+async def test_what_is_known_stands_where_a_further_answer_is_of_no_use():
+    row = await at("/v1/completions")
     so_far = row.read(row.finding.so_far)
     assert so_far["approximate"]
     counted = row.review(row.request, judged({"choices": []}), row.asked)
     assert isinstance(counted, Counted)
     assert row.read(counted.body) == so_far
+
+
+async def test_nothing_is_known_before_the_texts_of_the_first_tokens_are():
+    row = await at("/detokenize")
+    assert row.finding.so_far is None
+    finding = row.review(row.request, judged({}), row.asked)
+    assert isinstance(finding, Unusable)
+    assert finding.again is None
 
 
 def answered(message, logprobs=None):
@@ -152,3 +166,60 @@ async def test_of_images_only_one_answer_is_asked_for():
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
     values = await Row(model, review_of(Method()), messages=image).values()
     assert (values["approximate"], model.generations) == (True, 1)
+
+
+async def test_what_changes_the_prompt_is_told_to_the_tokenizer_as_well():
+    model, switches = ToyModel(MERGES), {"enable_thinking": False}
+    await Row(model, review_of(Method()), chat_template_kwargs=switches, top_k=3).values()
+    (asked,) = [body for path, body in model.bodies if path == "/tokenize" and "messages" in body]
+    assert asked == {"messages": MESSAGES, "chat_template_kwargs": switches, "model": "toy"}
+
+
+async def test_where_the_tokenizer_could_not_be_told_one_answer_has_to_do():
+    model = ToyModel(MERGES)
+    values = await Row(model, review_of(Method()), reasoning_effort="none").values()
+    assert (values["approximate"], model.generations) == (True, 1)
+
+
+def chat(*places):
+    """A chat answer whose text is a label, with these tokens."""
+    content = [{"token": token, "logprob": value, "top_logprobs": top} for token, value, top in places]
+    return {"choices": [{"message": {"content": "abc"}, "logprobs": {"content": content}}]}
+
+
+def lists(tokens, values, tops):
+    logprobs = {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
+    return {"choices": [{"index": 0, "logprobs": logprobs}]}
+
+
+ODD = [
+    {},
+    {"choices": None},
+    {"choices": [{}]},
+    {"tokens": "a"},
+    {"tokens": [-1]},
+    {"prompt": None},
+    {"prompt": "\ufffd"},
+    chat(),
+    chat(("abc", -1.0, [])),
+    chat(("token_id:1", None, [])),
+    chat(("token_id:1", -1.0, [{"token": "token_id:2", "logprob": None}])),
+    chat(("token_id:1", 1e308, [])),
+    chat(("token_id:99999999999999999999", -1.0, [])),
+    lists(["token_id:1"], [], None),
+    lists(["token_id:1"], [-1.0], [{"token_id:2": 1e308}]),
+    lists(["x"], [-1.0], [None]),
+    lists([], [], []),
+]
+
+
+@pytest.mark.parametrize("answer", ODD, ids=repr)
+@pytest.mark.parametrize("url", ["/v1/chat/completions", "/tokenize", "/detokenize", "/v1/completions"])
+async def test_whatever_a_server_answers_is_an_answer_of_no_use_at_worst(url, answer):
+    row = Row(ToyModel(MERGES), review_of(Method())) if url.endswith("chat/completions") else await at(url)
+    found = row.review(row.request, judged(answer), row.asked)
+    assert isinstance(found, Unusable | Unfinished | Counted)
+    while isinstance(found, Unfinished):
+        row.request, row.asked = found.again, Asked(notes=found.notes)
+        found = row.review(row.request, judged({}), row.asked)
+    assert isinstance(found, Unusable | Counted)

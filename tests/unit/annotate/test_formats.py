@@ -2,7 +2,8 @@
 
 import pytest
 
-from dispatcher.annotate.formats import Format, find_files
+from dispatcher.annotate.finding import find_files
+from dispatcher.annotate.formats import Format
 from dispatcher.errors import InputError
 
 
@@ -16,18 +17,18 @@ def folder(tmp_path):
 
 def test_a_file_is_a_table(folder):
     files = find_files(str(folder / "one.jsonl"))
-    assert (files.paths, files.format) == ((folder / "one.jsonl",), Format.JSONL)
+    assert ([file.local for file in files.files], files.format) == ([folder / "one.jsonl"], Format.JSONL)
 
 
 def test_a_pattern_finds_files_by_path(folder):
     files = find_files(f"{folder}/**/*.[cC]*")
-    assert [path.name for path in files.paths] == ["a.csv.gz", "b.csv", "c.CSV"]
+    assert [file.local.name for file in files.files] == ["a.csv.gz", "b.csv", "c.CSV"]
     assert files.format is Format.CSV
 
 
 def test_a_directory_is_searched_but_not_what_is_hidden_in_it(folder):
     (folder / "one.jsonl").unlink()
-    assert [path.name for path in find_files(str(folder)).paths] == ["a.csv.gz", "b.csv", "c.CSV"]
+    assert [file.local.name for file in find_files(str(folder)).files] == ["a.csv.gz", "b.csv", "c.CSV"]
 
 
 def test_files_of_two_formats_are_no_table(folder):

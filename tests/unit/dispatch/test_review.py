@@ -173,3 +173,14 @@ def test_a_late_answer_to_the_question_before_is_no_answer_to_the_one_that_stand
         (attempt,) = bench.send()
         outcome = bench.end(attempt, Answer(200, said)).outcome
     assert outcome.body == b"x+y+z"
+
+
+def test_a_further_question_without_which_nothing_counts_fails_with_its_route(make_desk):
+    bench = make_desk(review=lambda request, *_: Unfinished(changed(request, 1), None, "notes"))
+    bench.admit("a")
+    bench.admit_shard(count=1)
+    (attempt,) = bench.send()
+    bench.end(attempt)
+    (attempt,) = bench.send()
+    outcome = bench.end(attempt, NO).outcome
+    assert (outcome.code, outcome.message) == (ErrorCode.INVALID_REQUEST, "/v1/chat/completions: HTTP 400")

@@ -202,6 +202,17 @@ def test_an_inspection_that_could_not_read_the_models_leaves_them_known(fleet):
     assert server.models == {"m": "m"}
 
 
+def test_a_model_s_length_is_what_its_server_says_of_it(fleet):
+    server = fleet.admit(models={"m": "m", "n": "n"}, context_tokens={"m": 1024})
+    lengths = [server.context_tokens_of(model) for model in ("m", None, "n", "unknown")]
+    assert lengths == [1024, 1024, None, None]
+    fleet.pool.refreshed(server, UP)
+    assert server.context_tokens_of("m") == 1024
+    fleet.pool.refreshed(server, ProbeReport(Health.UP, context_tokens={"m": 512}))
+    assert server.context_tokens_of("m") == 512
+    assert fleet.admit("t").context_tokens_of(None) is None
+
+
 def test_a_refresh_takes_in_new_models_and_sleep(fleet):
     server = fleet.admit(models={"m": "m"})
     fleet.pool.refreshed(server, ProbeReport(Health.UP, models={"n": "n"}))

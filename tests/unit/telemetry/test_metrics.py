@@ -10,7 +10,16 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dispatcher.model import NO_TOKENS, ErrorCode, Outcome, Provenance, QueueDepth, Tokens, Verdict
+from dispatcher.model import (
+    NO_TOKENS,
+    AgainReason,
+    ErrorCode,
+    Outcome,
+    Provenance,
+    QueueDepth,
+    Tokens,
+    Verdict,
+)
 from dispatcher.telemetry.metrics import MODELS_MAX, Metrics
 
 A, B = "http://a:8000", "http://b:8000"
@@ -42,6 +51,7 @@ def exercise(metrics):
     metrics.outcomes_recorded([outcome(model="qwen", tokens=Tokens(10, 5))])
     metrics.outcomes_recorded([outcome(code=ErrorCode.POISON)])
     metrics.hedge_ended("won")
+    metrics.asked_again(AgainReason.CUT)
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
     metrics.jobs_counted({"completed": 3}, 1)
     metrics.leases_lost(1)
@@ -77,6 +87,7 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_outcomes": {"result"},
         "dispatcher_poison": set(),
         "dispatcher_hedges": {"result"},
+        "dispatcher_asked_again": {"reason"},
         "dispatcher_queue_requests": {"state"},
         "dispatcher_queue_shards": {"state"},
         "dispatcher_jobs": {"status"},

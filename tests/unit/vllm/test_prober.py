@@ -15,7 +15,7 @@ vllm:num_requests_running{engine="0",model_name="m"} 3.0
 process_start_time_seconds 1.76e9
 """
 MODELS = (
-    b'{"object":"list","data":[{"id":"m","root":"org/m","parent":null},'
+    b'{"object":"list","data":[{"id":"m","root":"org/m","parent":null,"max_model_len":1024},'
     b'{"id":"alias","root":"org/m"},{"id":"bare"}]}'
 )
 
@@ -228,6 +228,7 @@ async def test_an_inspection_reads_every_page(wire, prober):
     report = await prober.inspect(wire.spec(server.base_url + "/p", api_key="k"))
     assert report.health is Health.UP
     assert report.models == {"m": "org/m", "alias": "org/m", "bare": "bare"}
+    assert report.context_tokens == {"m": 1024}
     assert report.sleeping is True
     assert report.version == "0.32.0"
     assert report.started_at == 1.76e9
@@ -248,6 +249,7 @@ async def test_pages_that_cannot_be_read_are_unknown(wire, prober, page):
     names = ("/v1/models", "/is_sleeping", "/version", "/metrics")
     pages = {"/health": wire.response(b""), **dict.fromkeys(names, wire.response(page))}
     report = await prober.inspect(await site(wire, pages))
+    assert report.context_tokens is None
     assert (report.models, report.sleeping, report.version, report.started_at) == (None,) * 4
 
 

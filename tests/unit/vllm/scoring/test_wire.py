@@ -51,6 +51,17 @@ def test_prompts_are_read_in_the_order_in_which_they_were_sent():
     ("read", "answer", "why"),
     [
         (lambda it: read_completion(it, 20), completion(("yes", -0.5, {})), "return_tokens_as_token_ids"),
+        (lambda it: read_completion(it, 20), completion(("token_id:1", 1e9, {})), "logarithm"),
+        (
+            lambda it: read_completion(it, 20),
+            completion(("token_id:1", -0.5, {"token_id:1": 800.0})),
+            "logarithm",
+        ),
+        (
+            lambda it: read_completion(it, 20),
+            {"choices": [{"logprobs": {"tokens": ["token_id:1"], "token_logprobs": []}}]},
+            "more tokens",
+        ),
         (lambda it: read_completion(it, 20), {"choices": []}, "no answer"),
         (lambda it: read_completion(it, 20), {"choices": [{"logprobs": None}]}, "cannot be read"),
         (lambda it: read_chat(it, 20), {"choices": []}, "no answer"),

@@ -1,0 +1,98 @@
+"""500 rows labelled by each peer and by us, on the same real server: the same answers at temperature 0."""
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from peer_labels import AT_ONCE, LABELS
+from vllm_fleet import VllmServer, installation
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+ROWS = 500
+SCRIPT = Path(__file__).parents[1] / "support" / "peer_labels.py"
+THINGS = ["film", "meal", "hotel", "phone", "book", "trip", "chair"]
+VERDICTS = ["lovely", "dull", "far too dear", "as one expects", "broken on arrival", "a joy"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """One real server, warm."""
+    server = VllmServer(installation(), tmp_path_factory.mktemp("vllm"), model="tiny", names=("tiny",))
+    try:
+        server.start()
+        server.wait_until_ready()
+        yield server.url
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def table(tmp_path, ollama_classifier_python):
+    """Rows with what `ollama-classifier` asks about them, and the same as ready conversations."""
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": text(number)}) + "\n" for number in range(ROWS)))
+    run_peer(ollama_classifier_python, "prompts", "-", path, tmp_path)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, "messages": messages(row)}) + "\n" for row in rows))
+    return path
+
+
+def text(number):
+    return f"The {THINGS[number % 7]} no. {number} was {VERDICTS[number % 6]}."
+
+
+def messages(row):
+    return [{"role": "system", "content": row["system"]}, {"role": "user", "content": row["prompt"]}]
+
+
+def run_peer(python, peer, url, table, directory):
+    """What the peer prints, as JSON; and nothing goes out to the network."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(directory), "NO_PROXY": "127.0.0.1"}
+    command = [python, SCRIPT, peer, url, table, directory / peer]
+    done = subprocess.run(command, env=env, check=False, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+
+
+async def ours(cli, table, url, name, *flags):
+    """What `dispatcher annotate` makes of it; the time is that of the whole command, its start included."""
+    output = table.with_name(f"{name}.jsonl")
+    asked = [
+        "--messages-column",
+        "messages",
+        "--labels",
+        ",".join(LABELS),
+        "--server",
+        url,
+        "--model",
+        "tiny",
+    ]
+    sampling = ["--temperature", 0, "--max-tokens", 32, "--concurrency", AT_ONCE]
+    began = time.perf_counter()
+    done = await cli.run("annotate", table, "-o", output, *asked, *sampling, *flags, timeout_s=240)
+    seconds = time.perf_counter() - began
+    assert done.status == 0, done.err
+    answers = [json.loads(line)["answer"] for line in output.read_text().splitlines()]
+    return {"seconds": round(seconds, 2), "answers": answers}
+
+
+async def test_500_rows_get_the_same_labels_from_each_of_the_peers_and_from_us(
+    cli, server, table, llm_annotator_python, ollama_classifier_python, capsys
+):
+    await ours(cli, table, server, "warm", "--limit", 64)
+    found = {
+        "dispatcher annotate": await ours(cli, table, server, "plain"),
+        "llm-annotator 0.18.0": run_peer(llm_annotator_python, "llm-annotator", server, table, table.parent),
+        "ollama-classifier 0.6.0": run_peer(
+            ollama_classifier_python, "ollama-classifier", server, table, table.parent
+        ),
+    }
+    with capsys.disabled():
+        for name, made in found.items():
+            counts = {label: made["answers"].count(label) for label in LABELS}
+            print(f"\n{name}: {made['seconds']} s for {len(made['answers'])} rows {counts}", end="")  # noqa: T201
+    for made in found.values():
+        assert made["answers"] == found["dispatcher annotate"]["answers"]
