@@ -10,10 +10,8 @@ import msgspec
 
 from dispatcher.annotate.formats import Format, format_of, known_suffixes
 from dispatcher.annotate.hugging_face import hub_files, is_hub_name
-from dispatcher.annotate.table_files import LocalFile, RemoteFile, TableFile
+from dispatcher.annotate.table_files import LocalFile, RemoteFile, TableFile, is_remote
 from dispatcher.errors import InputError
-from dispatcher.storage.listing import listed
-from dispatcher.storage.opening import is_remote
 
 SPLITS = "dataset_dict.json"
 STATE = "state.json"
@@ -59,8 +57,7 @@ def find_files(name: str, kind: Format | None = None) -> TableFiles:
 
 def _candidates(name: str) -> Sequence[TableFile]:
     if is_remote(name):
-        urls = listed(name) if name.endswith("/") else [name]
-        return [RemoteFile(url) for url in urls]
+        return [RemoteFile(url) for url in _remote_names(name)]
     path = Path(name)
     if path.is_dir():
         return [LocalFile(found) for found in _saved(path) or _within(path)]
@@ -70,6 +67,14 @@ def _candidates(name: str) -> Sequence[TableFile]:
         matches = glob.iglob(name, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute pattern
         return [LocalFile(path) for path in sorted(map(Path, matches)) if path.is_file()]
     raise InputError(f"{name}: no such file or directory")
+
+
+def _remote_names(name: str) -> Sequence[str]:
+    if not name.endswith("/"):
+        return [name]
+    from dispatcher.storage.listing import listed  # noqa: PLC0415  # 7 MB that a run on files need not have
+
+    return listed(name)
 
 
 def _within(folder: Path) -> list[Path]:

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dispatcher.annotate.column_tables import open_arrow, open_parquet
 from dispatcher.annotate.formats import TEXT, Format
@@ -71,6 +70,8 @@ def _opened(
 
 
 def _tally(batches: Iterator[pa.RecordBatch], columns: Sequence[str]) -> Tally:
+    import pyarrow.compute as pc  # noqa: PLC0415  # 13 MB that a run need not have
+
     tally = Tally()
     for batch in batches:
         first = pc.coalesce(*(batch.column(column) for column in columns))

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 
 from dispatcher.annotate.faults import RowError
+from dispatcher.annotate.ids import row_id
 from dispatcher.annotate.joining import Answered
 from dispatcher.annotate.pieces import Row
 from dispatcher.annotate.recipe import ROUTE, Recipe
 from dispatcher.annotate.staged import StagedTable, staged_rows
-from dispatcher.annotate.staging import row_id
 from dispatcher.errors import StorageError
 from dispatcher.model import Lease, Request, Shard
 

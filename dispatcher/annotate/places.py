@@ -6,11 +6,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from dispatcher.annotate.table_files import LocalFile, RemoteFile, TableFile
+from dispatcher.annotate.table_files import LocalFile, RemoteFile, TableFile, open_remote
 from dispatcher.errors import InputError, StorageError
 from dispatcher.results.finalise import check_writable
 from dispatcher.storage.filesystem import replacing, storage_errors
-from dispatcher.storage.remote import Remote
 
 
 class Place(Protocol):
@@ -73,14 +72,14 @@ class RemotePlace:
     def exists(self) -> bool:
         """See Place."""
         try:
-            Remote(self.name).find()
+            open_remote(self.name).find()
         except InputError:
             return False
         return True
 
     def writing(self) -> AbstractContextManager[BinaryIO]:
         """See Place."""
-        return Remote(self.name).writing()
+        return open_remote(self.name).writing()
 
 
 class StandardOutput:

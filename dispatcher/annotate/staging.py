@@ -1,11 +1,9 @@
 """The one pass over a table: read, checked row by row, and laid down in blocks."""
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -14,6 +12,7 @@ from dispatcher.annotate.conditions import Condition, all_met
 from dispatcher.annotate.faults import Faults, RowError, place, table_error
 from dispatcher.annotate.finding import TableFiles
 from dispatcher.annotate.formats import TEXT, Format
+from dispatcher.annotate.ids import Ids, row_id
 from dispatcher.annotate.pieces import Piece, Row, holds_lines, rows_of
 from dispatcher.annotate.shapes import Columns
 from dispatcher.annotate.staged import BlockWriter, StagedTable
@@ -22,13 +21,10 @@ from dispatcher.annotate.text_tables import read_delimited, read_json_lines
 from dispatcher.annotate.writing import unwritable
 from dispatcher.errors import Fault, InputError
 from dispatcher.model import Shard
-from dispatcher.partitions import Partitions, Record
 
 SHARDS_AT_ONCE = 256
 DEPTH_MAX = 60
 """Of types in types: Arrow reads 64 (`IpcReadOptions.max_recursion_depth`)."""
-REPETITIONS_MAX = 100_000
-"""Rows whose ids are taken: more are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ def stage(
     Memory holds a few pieces at a time, and the hashes of ids where they are checked. Raises InputError with
     the first faults and their number; StorageError.
     """
-    with table.writing() as blocks, _Ids(work_dir) as ids:
+    with table.writing() as blocks, Ids(work_dir) as ids:
         staging = _Staging(files, recipe, selection, blocks, ids)
         shards: list[Shard] = []
         for shard in staging.shards():
@@ -100,7 +96,7 @@ class _Staging:
     """One pass's state."""
 
     def __init__(
-        self, files: TableFiles, recipe: Asking, selection: Selection, blocks: BlockWriter, ids: "_Ids"
+        self, files: TableFiles, recipe: Asking, selection: Selection, blocks: BlockWriter, ids: Ids
     ) -> None:
         self._files = files
         self._recipe = recipe
@@ -206,61 +202,6 @@ def too_deep(schema: pa.Schema) -> tuple[str, str] | None:
 
 def _depth(kind: pa.DataType) -> int:
     return 1 + max((_depth(kind.field(index).type) for index in range(kind.num_fields)), default=0)
-
-
-def row_id(row: Row, column: str) -> str:
-    """What a row is called. Raises RowError where it is no text and no whole number."""
-    if column not in row:
-        raise RowError("there is no such column", column)
-    value = row[column]
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise RowError("no id: neither a text nor a whole number", column)
-    return str(value)
-
-
-class _Ids:
-    """Whether each id is there once, in bounded memory: by 126 bits of a hash."""
-
-    def __init__(self, work_dir: Path) -> None:
-        self._records = Partitions(work_dir, 4)
-        self._files: dict[str, int] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._records.close()
-
-    def add(self, name: str, file: str, number: int) -> None:
-        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        halves = (int.from_bytes(digest[:8]) >> 1, int.from_bytes(digest[8:]) >> 1)
-        self._records.add((*halves, self._files.setdefault(file, len(self._files)), number))
-
-    def report(self, faults: Faults) -> None:
-        """Add a fault for every row whose id an earlier row has."""
-        files = list(self._files)
-        found: list[tuple[int, int, int, int]] = []
-        self._records.sweep(lambda: _FirstSeen(found))
-        for file, number, first_file, first in sorted(found):
-            message = f"an id that {place(files[first_file], first)} has already"
-            faults.add(files[file], number, RowError(message))
-
-
-class _FirstSeen:
-    def __init__(self, found: list[tuple[int, int, int, int]]) -> None:
-        self._found = found
-        self._first: dict[tuple[int, ...], Record] = {}
-
-    def take(self, record: Record) -> bool:
-        first = self._first.setdefault(record[:2], record)
-        if first is not record and len(self._found) < REPETITIONS_MAX:
-            self._found.append((record[2], record[3], first[2], first[3]))
-        return True
-
-    def end(self) -> None:
-        self._first.clear()
 
 
 def _needed(recipe: Asking, selection: Selection) -> frozenset[str] | None:

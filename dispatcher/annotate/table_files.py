@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from dispatcher.errors import StorageError
-from dispatcher.storage.remote import Found, Remote
+
+if TYPE_CHECKING:
+    from dispatcher.storage.remote import Found, Remote
 
 
 class TableFile(Protocol):
@@ -78,9 +80,25 @@ class RemoteFile:
         return [self.name, self._found.size, self._found.version]
 
     @cached_property
-    def _remote(self) -> Remote:
-        return Remote(self.name)
+    def _remote(self) -> "Remote":
+        return open_remote(self.name)
 
     @cached_property
-    def _found(self) -> Found:
+    def _found(self) -> "Found":
         return self._remote.find()
+
+
+def is_remote(name: str) -> bool:
+    """Whether this names something in an object store, as `s3://bucket/key` does."""
+    if "://" not in name:
+        return False
+    from dispatcher.storage import opening  # noqa: PLC0415  # 7 MB that a run on files need not have
+
+    return opening.is_remote(name)
+
+
+def open_remote(url: str) -> "Remote":
+    """An object of a store. Raises StorageError where the URL is of no use."""
+    from dispatcher.storage.remote import Remote  # noqa: PLC0415  # as above
+
+    return Remote(url)

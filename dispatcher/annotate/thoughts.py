@@ -63,6 +63,9 @@ FAMILIES: Final = (
         words=True,
     ),
 )
+_BEGINS: Final = tuple(mark for marks in FAMILIES for mark in marks.begins)
+_IN_ENDS: Final = ("</", "<|", "[/THINK]", "<channel|>")
+"""One of these is in every end that counts without its beginning: most texts have none."""
 _HARMONY_LEFTOVER: Final = "<|end|><|start|>assistant"
 """What stands between harmony's two channels."""
 
@@ -74,6 +77,8 @@ def split_thoughts(text: str) -> tuple[str, str | None]:
     many chat templates write the beginning into the prompt (those of deepseek_r1 and minimax_m2, say).
     """
     start = text.lstrip()
+    if not start.startswith(_BEGINS) and not any(part in text for part in _IN_ENDS):
+        return text, None
     for marks in FAMILIES:
         begin = next((mark for mark in marks.begins if start.startswith(mark)), None)
         if begin is not None:

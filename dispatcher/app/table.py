@@ -102,7 +102,7 @@ class Table:
 
     def check(self) -> None:
         """See Work."""
-        output, state = self.files.output.resolve(), self.files.state.resolve()
+        state = self.files.state.resolve()
         if (state / ("queue.sqlite" if self.has_steps else STEPS)).exists() and not self._config.run.restart:
             kind = "without steps" if self.has_steps else "of steps"
             raise StateError(f"{state} holds a run {kind}; give --restart to throw its answers away")
@@ -110,13 +110,23 @@ class Table:
             self.output.place.check()
         except (StorageError, OSError) as error:
             raise ConfigError((Fault("run.output", str(error)),)) from error
-        inputs = {file.local.resolve() for file in self.source.files if file.local is not None}
-        for written in (output, partial_of(output)):
-            if written in inputs:
-                raise ConfigError((Fault("run.output", f"must not be written to {written}, an input"),))
-        if state in output.parents or state == output:
-            message = f"must not be written into the state directory {self.files.state}"
-            raise ConfigError((Fault("run.output", message),))
+        self._refuse_overlaps(state)
+
+    def _refuse_overlaps(self, state: Path) -> None:
+        written = self.output.place.file
+        if written is None:
+            return
+        if written.local is None:
+            places, inputs = {written.name}, {file.name for file in self.source.files}
+        else:
+            output = written.local.resolve()
+            places = {str(output), str(partial_of(output))}
+            inputs = {str(file.local.resolve()) for file in self.source.files if file.local is not None}
+            if state in output.parents or state == output:
+                message = f"must not be written into the state directory {self.files.state}"
+                raise ConfigError((Fault("run.output", message),))
+        if taken := places & inputs:
+            raise ConfigError((Fault("run.output", f"must not be written to {taken.pop()}, an input"),))
 
     def prove(self) -> Proof:
         """Compare the finished table with its input. Raises InputError where one of them cannot be read."""

@@ -7,11 +7,10 @@ from typing import BinaryIO
 from dispatcher.annotate.finding import TableFiles, find_files
 from dispatcher.annotate.formats import Format, format_of, known_suffixes
 from dispatcher.annotate.places import LocalPlace, Place, RemotePlace, StandardOutput
-from dispatcher.annotate.table_files import LocalFile
+from dispatcher.annotate.table_files import LocalFile, is_remote
 from dispatcher.app.files import JobFiles, job_files
 from dispatcher.config import AnnotateSettings, Config
 from dispatcher.errors import ConfigError, Fault
-from dispatcher.storage.opening import is_remote
 from dispatcher.storage.source import STDIN
 
 STDOUT = Path("-")

@@ -16,7 +16,6 @@ import datasets
 pytestmark = [
     pytest.mark.services,
     pytest.mark.timeout(120),
-    pytest.mark.filterwarnings("ignore:Cannot (locate|pickle)"),  # dill's, when a dataset is saved
 ]
 
 

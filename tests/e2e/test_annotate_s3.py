@@ -91,6 +91,8 @@ async def test_what_a_store_refuses_is_told_without_secrets(cli, files, server, 
     broken = await cli.run(*argv(files, server, "broken.parquet", "x.parquet"), env=env)
     assert (broken.status, "broken.parquet: not Parquet" in broken.err) == (2, True)
     put(env, "in.jsonl", b'{"text": "row-00000"}\n')
+    same = await cli.run(*argv(files, server, "in.jsonl", "in.jsonl"), env=env)
+    assert (same.status, f"must not be written to s3://{BUCKET}/in.jsonl, an input" in same.err) == (2, True)
     nowhere = ["annotate", f"s3://{BUCKET}/in.jsonl", "-o", "s3://no-such-bucket/x.jsonl"]
     asked = ["--prompt", files.prompt, "--server", server.url]
     unwritable = await cli.run(*nowhere, *asked, env=env)

@@ -108,3 +108,20 @@ async def test_a_stop_ends_the_step_and_begins_no_other(cli, files, serve):
     assert done.status == 3
     assert [entry["step"] for entry in done.named("run_stopped")] == ["topic"]
     assert (await cli.run(*command)).status == 0
+
+
+async def test_a_retry_that_was_broken_off_is_gone_on_with_by_the_plain_command(cli, files, serve):
+    server = await serve(engine=EngineSettings(), answer_tokens=40)
+    server.inject(PRESETS["context_length_400"], Match(text="Topic of row-00001"))
+    files.file("in.jsonl", texts(3))
+    command = argv(files, server)
+    assert (await cli.run(*command)).status == 1
+    server.clear()
+    before = len(sends(server))
+    killed = await cli.start(*command, "--retry-failed")
+    await until(lambda: len(sends(server)) > before)
+    await killed.kill()
+    done = await cli.run(*command)
+    assert done.status == 0, done.err
+    assert all(line["reason"] for line in files.lines("out.jsonl"))
+    assert set(sends(server)[before:]) == {"row-00001"}

@@ -5,12 +5,14 @@ from random import Random
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from dispatcher.config import DispatchSettings, PoolSettings
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.desk import Desk
 from dispatcher.model import (
+    AgainReason,
     Answer,
     Break,
     BreakKind,
@@ -30,7 +32,7 @@ from dispatcher.model import (
 )
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.states import State
-from dispatcher.ports import Replay
+from dispatcher.ports import Counted, Replay, Unfinished, Unusable
 from dispatcher.telemetry.metrics import Metrics
 
 JOB = Job(JobId("job"))
@@ -59,7 +61,26 @@ class Silence:
     info = warning = debug
 
 
+def ask_on(request, judgement, asked):
+    """A review that asks again, asks further, gives up or counts another body: by the row and its turn."""
+    other = replace(request, body=b"[]" if request.body == b"{}" else b"{}")
+    turn = (request.index + 2 * asked.times) % 5
+    if asked.notes is not None:
+        so_far = None if turn == 0 else b"{}"
+        return Counted(b"{}") if asked.notes > 2 else Unfinished(other, so_far, asked.notes + 1)
+    match turn:
+        case 0 | 1 if asked.times < 2:
+            return Unusable("bad", other, AgainReason.CUT)
+        case 2 | 4:
+            return Unfinished(other, None, 1)
+        case 3:
+            return Unusable("bad", None)
+    return None
+
+
 class AnyInterleaving(RuleBasedStateMachine):
+    review = None
+
     def __init__(self):
         super().__init__()
         self.time = 1000.0
@@ -73,6 +94,7 @@ class AnyInterleaving(RuleBasedStateMachine):
             self.ceiling,
             Metrics(CollectorRegistry()),
             lambda: self.time,
+            self.review,
         )
         self.pool.set_members([ServerSpec(ServerId(name), name) for name in "ab"])
         self.open = []
@@ -202,5 +224,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         assert all(server.state is State.ACTIVE for server in self.pool.servers.values())
 
 
+class AnyInterleavingOfQuestions(AnyInterleaving):
+    """The same where an answer may lead to another question about its row."""
+
+    review = staticmethod(ask_on)
+
+
+TestAnyInterleavingOfQuestions = AnyInterleavingOfQuestions.TestCase
+TestAnyInterleavingOfQuestions.settings = settings(max_examples=20, stateful_step_count=50, deadline=None)
 TestAnyInterleaving = AnyInterleaving.TestCase
 TestAnyInterleaving.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -35,11 +35,23 @@ def ollama_classifier(url, table, _directory):
     from ollama_classifier import LLMClassifier
     from ollama_classifier.backends import VLLMBackend
 
-    texts = [row["text"] for row in _rows(table)]
-    classifier = LLMClassifier(VLLMBackend(model="tiny", base_url=f"{url}/v1"), max_workers=AT_ONCE)
+    generated = {}
+
+    class Noting(VLLMBackend):
+        """What the model has generated; the prediction is made of more than that."""
+
+        def chat(self, messages, **options):
+            response = super().chat(messages, **options)
+            generated[messages[-1].content] = response.label
+            return response
+
+    rows = _rows(table)
+    classifier = LLMClassifier(Noting(model="tiny", base_url=f"{url}/v1"), max_workers=AT_ONCE)
     began = time.perf_counter()
-    results = classifier.batch_generate(texts, LABELS)
-    _tell(time.perf_counter() - began, [result.prediction for result in results])
+    results = classifier.batch_generate([row["text"] for row in rows], LABELS)
+    seconds = time.perf_counter() - began
+    answers = [generated[row["prompt"]] for row in rows]
+    _tell(seconds, answers, predictions=[result.prediction for result in results])
 
 
 def llm_annotator(url, table, directory):
@@ -67,8 +79,8 @@ def _rows(table):
     return [json.loads(line) for line in Path(table).read_text().splitlines()]
 
 
-def _tell(seconds, answers):
-    sys.stdout.write(json.dumps({"seconds": round(seconds, 2), "answers": list(answers)}) + "\n")
+def _tell(seconds, answers, **more):
+    sys.stdout.write(json.dumps({"seconds": round(seconds, 2), "answers": list(answers), **more}) + "\n")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,11 @@ def test_thoughts_that_the_prompt_began_end_all_the_same(marks):
     assert split_thoughts(f"hm\n{marks.ends[0]}\nan answer") == ("an answer", "hm")
 
 
+@pytest.mark.parametrize("end", [end for marks in FAMILIES if not marks.words for end in marks.ends])
+def test_no_end_is_missed_for_the_sake_of_speed(end):
+    assert split_thoughts(f"hm{end}yes") == ("yes", "hm")
+
+
 @pytest.mark.parametrize(
     ("text", "answer", "thoughts"),
     [

@@ -299,11 +299,13 @@ class FakeRecorder:
 class Payloads:
     def __init__(self):
         self.model_of = lambda _index: "m"
+        self.withheld = {}
 
     async def read(self, lease):
         await asyncio.sleep(0.001)
         first, count = lease.shard.first_index, lease.shard.count
-        return [make_request(index, self.model_of(index)) for index in range(first, first + count)]
+        requests = [make_request(index, self.model_of(index)) for index in range(first, first + count)]
+        return [replace(request, withheld=self.withheld.get(request.index)) for request in requests]
 
 
 @dataclass

@@ -82,6 +82,31 @@ async def test_what_an_earlier_run_has_finished_is_not_sent(bench):
         assert (await b.queue.depth()).drained
 
 
+async def test_a_request_that_is_withheld_ends_at_once_and_is_never_sent(bench):
+    async with bench(rows=12) as b:
+        b.payloads.withheld = dict.fromkeys((1, 4, 5, 6, 7), "no topic")  # all of the second shard
+        await b.run()
+        assert sorted(index for _, index in b.network.sends()) == [0, 2, 3, 8, 9, 10, 11]
+        outcomes = b.outcomes()
+        assert {index for index, outcome in outcomes.items() if outcome.code is ErrorCode.NOT_ASKED} == {
+            1,
+            4,
+            5,
+            6,
+            7,
+        }
+        assert (outcomes[1].message, outcomes[1].provenance) == ("no topic", None)
+        assert (await b.queue.depth()).drained
+
+
+async def test_what_is_withheld_and_recorded_has_no_second_outcome(bench):
+    async with bench(rows=4) as b:
+        b.payloads.withheld = dict.fromkeys((0, 1), "no topic")
+        b.recorder.finished_before = frozenset({0, 2})
+        await b.run()
+        assert set(b.outcomes()) == {1, 3}
+
+
 async def test_rows_fail_with_their_code_after_their_charged_attempts(bench):
     async with bench(rows=4) as b:
         for name in "ab":
