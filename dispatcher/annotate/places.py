@@ -86,19 +86,21 @@ class StandardOutput:
     """Standard output. A table is written aside first: Parquet needs a file, and a half of one helps nobody.
 
     Args:
-        stream: It.
+        stream: It; None where it is not to be had.
         aside: Where the table is meanwhile.
     """
 
     name = "standard output"
     file = None
 
-    def __init__(self, stream: BinaryIO, aside: Path) -> None:
+    def __init__(self, stream: BinaryIO | None, aside: Path) -> None:
         self._stream = stream
         self._aside = aside
 
     def check(self) -> None:
         """See Place."""
+        if self._stream is None:
+            raise StorageError("standard output is not to be had here; name a file")
 
     def exists(self) -> bool:
         """See Place. What went there is gone."""
@@ -107,6 +109,7 @@ class StandardOutput:
     @contextmanager
     def writing(self) -> Iterator[BinaryIO]:
         """See Place."""
+        assert self._stream is not None, "it was looked for"
         with storage_errors(self._aside, "cannot be written"), self._aside.open("w+b") as file:
             yield file
             file.seek(0)

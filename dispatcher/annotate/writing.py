@@ -161,8 +161,7 @@ class ArrowSink:
     def write(self, table: pa.Table) -> None:
         """See ColumnSink."""
         columns = [
-            column if column.type == field.type else column.cast(field.type)
-            for column, field in zip(table.columns, self.schema, strict=True)
+            _cast(column, field.type) for column, field in zip(table.columns, self.schema, strict=True)
         ]
         for batch in pa.Table.from_arrays(columns, schema=self.schema).combine_chunks().to_batches():
             self._writer.write_batch(batch)
@@ -215,6 +214,15 @@ class Columnar:
 def _joined(columns: pa.Schema, fields: Sequence[pa.Field], mark: str) -> pa.Schema:
     metadata = {key: value for key, value in (columns.metadata or {}).items() if key != b"dispatcher.lines"}
     return pa.schema([*columns, *fields], {**metadata, MARK: mark.encode()})
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if column.type == kind:
+        return column
+    try:
+        return column.cast(kind)
+    except pa.ArrowIndexError:  # what is null points into an empty dictionary, as Arrow itself makes it
+        return pa.chunked_array([pa.array(column.to_pylist(), kind)])
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -54,8 +54,6 @@ def place_of(config: Config, files: JobFiles, streams: Streams) -> Place:
         return RemotePlace(output)
     if output != STDOUT:
         return LocalPlace(files.output)
-    if streams.stdout is None:
-        raise ConfigError((Fault("run.output", "must be a file here, not standard output"),))
     return StandardOutput(streams.stdout, files.state / ASIDE)
 
 

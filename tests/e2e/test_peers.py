@@ -95,6 +95,14 @@ async def ours(cli, table, url, name, *flags):
     return {"seconds": seconds, "whole": round(whole, 1), "answers": answers}
 
 
+def told(made):
+    counts = {label: made["answers"].count(label) for label in LABELS}
+    whole = f", {made['whole']} with its start" if "whole" in made else ""
+    pairs = zip(made.get("predictions", made["answers"]), made["answers"], strict=True)
+    others = sum(predicted != answer for predicted, answer in pairs)
+    return f"{made['seconds']} s{whole}; {counts}, of which it changes {others}"
+
+
 async def test_500_rows_get_the_same_labels_from_each_of_the_peers_and_from_us(
     cli, server, table, llm_annotator_python, ollama_classifier_python, capsys
 ):
@@ -108,9 +116,7 @@ async def test_500_rows_get_the_same_labels_from_each_of_the_peers_and_from_us(
     }
     with capsys.disabled():
         for name, made in found.items():
-            counts = {label: made["answers"].count(label) for label in LABELS}
-            whole = f" ({made['whole']} s with its start)" if "whole" in made else ""
-            print(f"\n{name}: {made['seconds']} s{whole} for {ROWS} rows {counts}", end=" ")  # noqa: T201
+            print(f"\n{name}: {told(made)}", end=" ")  # noqa: T201
     answers = found["dispatcher annotate"]["answers"]
     assert len(answers) == ROWS
     assert len(set(answers)) > 1

@@ -157,4 +157,7 @@ def test_every_column_comes_back_as_it_was(table):
 def _without_dictionaries(table, arrow, name):
     """A column as it was given, or without its dictionaries: Arrow's files do not get any."""
     given, found = table[name], arrow[name]
-    return given if given.type == found.type else given.cast(found.type)
+    try:
+        return given if given.type == found.type else given.cast(found.type)
+    except pa.ArrowIndexError:  # Arrow's own null may point into an empty dictionary
+        return pa.chunked_array([pa.array(given.to_pylist(), found.type)])
