@@ -49,16 +49,40 @@ class StorageError(DispatcherError):
     """Bytes could not be read or written: no space, no permission, no such place."""
 
 
+class MissingError(StorageError):
+    """There is nothing under this name."""
+
+
+class TakenError(StorageError):
+    """Another has written there: something is there already, or is no longer what was meant."""
+
+
+class UnavailableError(StorageError):
+    """The store does not answer, or says that it cannot just now: the same may succeed later."""
+
+
 class QueueError(DispatcherError):
     """The work queue's database failed or refused."""
+
+
+class QueueUnreachableError(QueueError):
+    """The work queue's database cannot be used just now, and may be later. The queue itself logs it, once."""
 
 
 class LeaseLostError(QueueError):
     """A lease was taken over by another node: its outcomes here must not be settled."""
 
 
+class CustodyLostError(QueueError):
+    """Another node drives the job now: what this one still meant to do with it must not be done."""
+
+
 class ServersUnavailableError(DispatcherError):
     """No server became usable within the time that the user allowed."""
+
+
+class WorkerError(DispatcherError):
+    """A worker process of a run ended again and again, or could not be started."""
 
 
 class RequestFailedError(DispatcherError):

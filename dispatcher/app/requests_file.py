@@ -115,6 +115,7 @@ class PreparedFile:
 
     def __init__(self, source: Source, rejected: Path | None, limits: ScanLimits) -> None:
         self.payloads = FilePayloads(source.path)
+        self.source: Path | None = source.path
         self._path = source.path
         self._fingerprint = source.fingerprint
         self._rejected = rejected

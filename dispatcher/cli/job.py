@@ -16,7 +16,7 @@ from dispatcher.app.requests_file import RequestsFile
 from dispatcher.app.run import JobRun, Summary
 from dispatcher.cli import summary as summaries
 from dispatcher.cli.exits import Exit, exit_for, tell
-from dispatcher.cli.garbage import spare_loaded
+from dispatcher.garbage import spare_loaded
 from dispatcher.cli.view import live_view, logged_progress
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError

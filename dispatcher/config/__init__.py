@@ -5,6 +5,7 @@ from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import KnownAnswer
 from dispatcher.config.loading import load_config
 from dispatcher.config.names import DnsName, parse_dns_name
+from dispatcher.config.queue import QueueUrl
 from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList
 from dispatcher.config.settings import (
     ApiSettings,
@@ -32,6 +33,7 @@ __all__ = [
     "KnownAnswer",
     "PoolSettings",
     "QueueSettings",
+    "QueueUrl",
     "RegistrationSettings",
     "ResultsSettings",
     "RunSettings",

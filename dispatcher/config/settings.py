@@ -25,6 +25,19 @@ def _limit(value: object) -> int | Literal["auto"]:
     raise ValueError(f"must be auto or a whole number from 1 to {LIMIT_MAX}")
 
 
+WORKERS_MAX = 64
+"""More than one machine feeds to any use; each is a process of 100 MB."""
+
+
+def _workers(value: object) -> int | Literal["auto"]:
+    text = str(value).strip()
+    if text == "auto":
+        return "auto"
+    if re.fullmatch(r"[0-9]{1,4}", text) and 1 <= int(text) <= WORKERS_MAX:
+        return int(text)
+    raise ValueError(f"must be auto or a whole number from 1 to {WORKERS_MAX}")
+
+
 class DiscoverySettings(Settings):
     """Where servers are found, besides `servers`."""
 
@@ -142,6 +155,8 @@ class RunSettings(Settings):
     model_override: Name | None = None
     """Replaces every body's `model`."""
     on_invalid: Literal["fail", "skip"] = "fail"
+    workers: Annotated[int | Literal["auto"], PlainValidator(_workers)] = 1
+    """Processes that send; auto is one for each processor core that this process may use."""
     restart: bool = False
     retry_failed: bool = False
     keep_state: bool = False

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 import structlog
 
@@ -414,6 +415,10 @@ class Node:
         try:
             async with asyncio.timeout(CLOSE_S_MAX), asyncio.TaskGroup() as closing:
                 for shard in self.desk.shards:
-                    closing.create_task(self._world.recorder.close(shard.lease), name="close")
+                    closing.create_task(self._close(shard.lease), name="close")
         except TimeoutError:
             self._log.warning("close_timed_out", shards=len(self.desk.shards))
+
+    async def _close(self, lease: Lease) -> None:
+        with suppress(LeaseLostError):  # whoever has it now goes on from what it found
+            await self._world.recorder.close(lease)

@@ -223,7 +223,7 @@ class JobKeeper:
             return
         self._node.withdraw(kept.id, at_once=True)
         keeping, clock = self._queue.keeping, self._clock
-        while self._node.holds(kept.id) or await keeping.leased(kept.id, clock.wall()):
+        while self._node.holds(kept.id) or await keeping.leased(kept.id):
             self._check(kept)()
             await self._accounts.try_again(kept, math.inf)
             await clock.sleep(LETTING_GO_S)

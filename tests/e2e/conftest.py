@@ -1,3 +1,4 @@
 from fixtures import cli, job, serve, server, zygote
+from postgres_server import postgres
 
-__all__ = ["cli", "job", "serve", "server", "zygote"]
+__all__ = ["cli", "job", "postgres", "serve", "server", "zygote"]
