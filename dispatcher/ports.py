@@ -162,7 +162,10 @@ class Store(Protocol):
         """
 
     async def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Up to `length` bytes from `start`; None: all. Raises MissingError where there is no such key."""
+        """Up to `length` bytes from `start`, which is before its end; None: all of them.
+
+        Raises MissingError where there is no such key.
+        """
 
     async def find(self, key: str) -> Stored | None:
         """What is there; None where there is no such key."""

@@ -16,10 +16,10 @@ from dispatcher.app.requests_file import RequestsFile
 from dispatcher.app.run import JobRun, Summary
 from dispatcher.cli import summary as summaries
 from dispatcher.cli.exits import Exit, exit_for, tell
-from dispatcher.garbage import spare_loaded
 from dispatcher.cli.view import live_view, logged_progress
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError
+from dispatcher.garbage import spare_loaded
 from dispatcher.storage.source import given_stdin
 from dispatcher.telemetry.logging import configure_logging
 

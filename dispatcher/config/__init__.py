@@ -18,8 +18,10 @@ from dispatcher.config.settings import (
     RunSettings,
     TelemetrySettings,
 )
+from dispatcher.config.storage import OBJECT_SCHEMES, StorageSettings
 
 __all__ = [
+    "OBJECT_SCHEMES",
     "AnnotateSettings",
     "ApiSettings",
     "Config",
@@ -39,6 +41,7 @@ __all__ = [
     "RunSettings",
     "ServerEntry",
     "ServerList",
+    "StorageSettings",
     "TelemetrySettings",
     "load_config",
     "parse_dns_name",

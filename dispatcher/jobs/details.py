@@ -24,6 +24,11 @@ class Made(msgspec.Struct, frozen=True):
     output: str
     errors: str
 
+    @property
+    def names(self) -> set[str]:
+        """Both."""
+        return {self.output, self.errors}
+
 
 class TokenDetails(msgspec.Struct, frozen=True):
     """What servers told of tokens beside their number, summed up; None where none of them told."""

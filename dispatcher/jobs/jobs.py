@@ -1,7 +1,6 @@
 """Submitted jobs, as the API uses them: make, look at, stop, go on, change, send failed rows again."""
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from dispatcher.dispatch.node import Node
+from dispatcher.jobs.archive import Archive
 from dispatcher.jobs.details import Details, stored
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.housekeeping import Housekeeping
@@ -17,14 +17,12 @@ from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, STOPPED, Event, IllegalMoveError, Stage
 from dispatcher.jobs.overview import Overview, Overviews
-from dispatcher.jobs.places import Places
 from dispatcher.jobs.results import finished_lines
 from dispatcher.jobs.view import JobView, Now, view_of
 from dispatcher.model import Job, JobId
 from dispatcher.ports import Clock
 from dispatcher.queue.keeping import FileRecord
 from dispatcher.queue.sql import SqlQueue
-from dispatcher.storage.filesystem import fsync_dir, storage_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Jobs:
         queue: SqlQueue,
         node: Node,
         files: Files,
-        places: Places,
+        archive: Archive,
         keeper: JobKeeper,
         housekeeping: Housekeeping,
         clock: Clock,
@@ -75,7 +73,7 @@ class Jobs:
         self._queue = queue
         self._node = node
         self._files = files
-        self._places = places
+        self._archive = archive
         self._keeper = keeper
         self._clock = clock
         self._housekeeping = housekeeping
@@ -129,14 +127,14 @@ class Jobs:
     def results(self, job_id: str, owner: str | None = None) -> AsyncIterator[bytes] | None:
         """The lines finished so far, of the output and the error file, by shard; read while it runs."""
         kept = self._find(job_id, owner)
-        return None if kept is None else finished_lines(kept, self._queue, self._places)
+        return None if kept is None else finished_lines(kept, self._queue, self._archive, self._files)
 
     # Changing
 
     async def create(self, new: NewJob) -> JobView:
         """Make a job of an uploaded file, which may be deleted from then on."""
         job = replace(new.job, id=new_job_id())
-        await asyncio.to_thread(self._link, new.input, job.id)
+        await self._archive.keep_input(new.input, job.id)
         details = Details(
             owner=new.owner,
             input_file_id=new.input.id,
@@ -239,12 +237,6 @@ class Jobs:
             in_flight=Counter(attempt.item.lease.job.id for attempt in desk.open_attempts()),
             held_up=self._node.held_up,
         )
-
-    def _link(self, file: FileRecord, job: JobId) -> None:
-        path = self._places.input_of(job)
-        with storage_errors(path, "cannot be made"):
-            os.link(self._files.path(file), path)
-        fsync_dir(path.parent)
 
 
 def _refuse_ended(kept: Kept, what: str) -> None:

@@ -11,8 +11,9 @@ import msgspec
 import structlog
 
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import DispatcherError, InputError, StoppedError
+from dispatcher.errors import DispatcherError, InputError, QueueUnreachableError, StoppedError
 from dispatcher.jobs.accounts import Accounts
+from dispatcher.jobs.archive import Archive
 from dispatcher.jobs.details import Details, Made, TokenDetails, moved, read_details, status_of, stored
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.findings import EMPTY, Errors, errors_of, one_model
@@ -20,7 +21,6 @@ from dispatcher.jobs.ids import new_file_id
 from dispatcher.jobs.kept import Kept, kept_of
 from dispatcher.jobs.life import ENDED, STOPPABLE, Event, IllegalMoveError, Stage, move, unfinished_as
 from dispatcher.jobs.making import made_files
-from dispatcher.jobs.places import Places
 from dispatcher.jobs.threads import Paperwork
 from dispatcher.model import JobId, Tally
 from dispatcher.ports import Clock
@@ -38,7 +38,7 @@ class JobKeeper:
     """Keeps jobs going while its context is open. `load` it before the node runs."""
 
     def __init__(
-        self, queue: SqlQueue, node: Node, files: Files, places: Places, paperwork: Paperwork, clock: Clock
+        self, queue: SqlQueue, node: Node, files: Files, archive: Archive, paperwork: Paperwork, clock: Clock
     ) -> None:
         self.jobs: dict[JobId, Kept] = {}
         """Every job, the oldest first."""
@@ -47,7 +47,7 @@ class JobKeeper:
         self._queue = queue
         self._node = node
         self._files = files
-        self._places = places
+        self._archive = archive
         self._paperwork = paperwork
         self._accounts = Accounts(queue, node, paperwork, clock)
         self._clock = clock
@@ -65,9 +65,8 @@ class JobKeeper:
             kept = self.jobs[record.job.id] = kept_of(record, details)
             if kept.stage not in ENDED:
                 await self._accounts.follow(kept, record)
-        making = [made for kept in self.jobs.values() if (made := kept.details.making) is not None]
-        await self._files.open(name for made in making for name in (made.output, made.errors))
-        await asyncio.to_thread(self._places.remove_strangers, {record.job.id for record in records})
+        making = [made.names for kept in self.jobs.values() if (made := kept.details.making) is not None]
+        await self._archive.open({record.job.id for record in records}, set().union(*making))
         self._node.ledger.settled = self._settled
 
     async def __aenter__(self) -> Self:
@@ -112,7 +111,7 @@ class JobKeeper:
             self.jobs.pop(kept.id, None)
             self.moves += 1
             self._log.info("job_deleted", job=kept.id)
-            await asyncio.to_thread(self._places.remove, kept.id)
+            await self._archive.release(kept)
 
     async def amend(self, kept: Kept, **changes: Any) -> None:
         """Change a job's details where it is. To be called under its lock."""
@@ -152,6 +151,8 @@ class JobKeeper:
 
     def _hindered(self, kept: Kept, error: Exception, trace: Exception | None) -> None:
         kept.obstacle = str(error) or repr(error)
+        if isinstance(error, QueueUnreachableError):  # the queue has said so, once for all jobs
+            return
         self._log.error(
             "job_hindered", job=kept.id, stage=kept.stage.value, error=kept.obstacle, exc_info=trace
         )
@@ -230,8 +231,14 @@ class JobKeeper:
         await self._write(kept)
 
     async def _write(self, kept: Kept) -> None:
+        await self._name_files(kept)
         written = await self._paperwork.write(kept, unfinished_as(kept.stage), self._check(kept))
         await self._conclude(kept, *written)
+
+    async def _name_files(self, kept: Kept) -> None:
+        """Anew for each attempt: two never write the same file."""
+        async with kept.lock:
+            await self.amend(kept, making=Made(new_file_id(), new_file_id()))
 
     async def _reopen(self, kept: Kept) -> None:
         """Reopen first, take back after: a crash between the two loses nothing, and all is done again."""
@@ -260,7 +267,7 @@ class JobKeeper:
 
     async def _conclude(self, kept: Kept, tally: Tally, token_details: TokenDetails) -> None:
         """The outcomes are written: they are files now, and those of an earlier end are no more."""
-        made = await asyncio.to_thread(made_files, kept, tally, self._files, self._places)
+        made = await made_files(kept, tally, self._files)
         async with kept.lock:
             before = kept.details
             details = msgspec.structs.replace(

@@ -27,6 +27,22 @@ OVERLOAD_CUT = 0.7
 WAITING_SHARE = 0.1
 """A waiting queue up to this share of the limit keeps the engine fed; a longer one is only latency."""
 SATURATED_SHARE = 0.9
+ALONE_SHARE = 0.9
+"""Whoever holds less than this share of a server's requests is not the only one that sends there."""
+SHARED_GROWTH = 0.03
+"""What is added at each reading where others send as well, as a share of all requests there: to a small limit
+as much as to a large one, which is what makes them equal in the end."""
+SHARED_GROWTH_IDLE = 0.06
+"""The same where nothing waited at two readings in a row: once may be chance."""
+SHARED_PRICE = 2.0
+"""This, times the share of all requests that waits, is the part that a limit loses: a large one loses more.
+Limits of N nodes rest where they are equal and N x 1.5 % of all requests wait."""
+SHARED_CUT = 0.7
+"""What is left at least."""
+SHARED_WAITING_SHARE = 0.2
+"""Where more than this share of all requests waits, nothing is added."""
+SHARED_EXCESS = 1.05
+"""While more than this times the limit is in flight, an earlier cut is still at work."""
 UNMEASURED_MAX = 6
 """Readings that a server may leave out before it counts as one without: half a minute by default."""
 
@@ -117,13 +133,15 @@ class LearnedLimit:
     anything else tried.
 
     Of several processes at one server, `sharers` with this one, each learns a limit of its own, by the same
-    signs: the server's waiting queue and its preemptions are of them all.
+    signs: the server's waiting queue and its preemptions are of them all. Whether there are others it sees
+    from what the server holds beyond its own, and moves in steps then that make all limits equal.
     """
 
     __slots__ = (
         "_admitted_at",
         "_climb",
         "_cut_at",
+        "_idle",
         "_most",
         "_preemptions",
         "_refused",
@@ -143,6 +161,8 @@ class LearnedLimit:
         self._cut_at = float("-inf")
         self._preemptions: float | None = None
         self._telemetry = False
+        self._idle = False
+        """Whether nothing waited there at the latest reading."""
         self._unmeasured = 0
         """Readings left out since the latest one."""
         self._refused = False
@@ -190,15 +210,35 @@ class LearnedLimit:
             self.unmeasured()
             return
         self._first_telemetry(telemetry)
+        idle_before, self._idle = self._idle, telemetry.waiting == 0
+        load = 0.0 if telemetry.running is None else telemetry.running + telemetry.waiting
         together = self._value * self._sharers
-        if self._preempted(telemetry) or telemetry.waiting > max(1.0, together * WAITING_SHARE):
+        if self._preempted(telemetry):
             self._value = max(1.0, self._value * BACKLOG_CUT)
-        elif telemetry.waiting == 0 and in_flight >= int(self._value) * SATURATED_SHARE:
-            empty = (
-                telemetry.kv_usage is not None and telemetry.kv_usage <= KV_EMPTY_SHARE and not self._refused
-            )
-            growth = GROWTH_EMPTY if empty else GROWTH
-            self._value = min(self._most, max(self._value + 1.0, self._value * growth))
+        elif in_flight < load * ALONE_SHARE:
+            growth = SHARED_GROWTH_IDLE if idle_before and self._idle else SHARED_GROWTH
+            self._share(in_flight, telemetry.waiting, load, growth)
+        elif telemetry.waiting > max(1.0, together * WAITING_SHARE):
+            self._value = max(1.0, self._value * BACKLOG_CUT)
+        elif self._idle and self._is_used(in_flight):
+            self._grow(telemetry)
+
+    def _share(self, in_flight: int, waiting: float, load: float, growth: float) -> None:
+        """One step towards what the others have, and towards a short waiting queue."""
+        if in_flight > self._value * SHARED_EXCESS:
+            return
+        kept = self._value * max(SHARED_CUT, 1 - SHARED_PRICE * waiting / load)
+        short = waiting <= max(1.0, load * SHARED_WAITING_SHARE)
+        added = load * growth if short and self._is_used(in_flight) else 0.0
+        self._value = min(self._most, max(1.0, kept + added))
+
+    def _is_used(self, in_flight: int) -> bool:
+        return in_flight >= int(self._value) * SATURATED_SHARE
+
+    def _grow(self, telemetry: Telemetry) -> None:
+        empty = telemetry.kv_usage is not None and telemetry.kv_usage <= KV_EMPTY_SHARE and not self._refused
+        growth = GROWTH_EMPTY if empty else GROWTH
+        self._value = min(self._most, max(self._value + 1.0, self._value * growth))
 
     def unmeasured(self) -> None:
         """Go by the answers from here on, where the server tells its load no more."""

@@ -143,6 +143,8 @@ class Keeping:
     @whole
     async def file(self, file_id: str) -> FileRecord | None:
         """The file, or None where there is none of this id."""
+        if not _is_text(file_id):
+            return None
         statement = select(files).where(files.c.id == file_id)
         async with self._database.read() as connection:
             row = (await connection.execute(statement)).mappings().one_or_none()
@@ -154,6 +156,8 @@ class Keeping:
         async with self._database.read() as connection:
             last: Sequence[object] = ()
             if wanted.after is not None:
+                if not _is_text(wanted.after):
+                    return []
                 found = select(*_AGE).where(files.c.id == wanted.after)
                 row = (await connection.execute(found)).one_or_none()
                 if row is None:
@@ -179,6 +183,11 @@ class Keeping:
         """The ids of all files."""
         async with self._database.read() as connection:
             return set(await connection.scalars(select(files.c.id)))
+
+
+def _is_text(asked: str) -> bool:
+    """Whether it can be an id. PostgreSQL has no text with a NUL, and refuses to look for it."""
+    return "\0" not in asked
 
 
 def _untouched(row: Row) -> Tally | None:

@@ -49,17 +49,25 @@ class Migration:
                 await connection.run_sync(run)
         return Migrated(before, max(before or HEAD, HEAD))
 
-    async def sql(self) -> str:
-        """What `run` would execute; nothing where there is nothing to do."""
+    async def sql(self, role: str | None = None) -> str:
+        """What `run` would execute, and `grant` if there is a role; nothing where there is nothing to do."""
         revision = await self.revision()
-        return as_sql(revision) if revision is None or revision < HEAD else ""
+        migration = as_sql(revision) if revision is None or revision < HEAD else ""
+        return migration + "".join(f"{each};\n" for each in await self._grants(role))
 
     @whole
     async def grant(self, role: str) -> None:
         """Let a role work on the queue, and not change its tables."""
+        statements = await self._grants(role)
         async with self._database.write() as connection:
-            for statement in await connection.run_sync(_grants, role):
+            for statement in statements:
                 await connection.exec_driver_sql(statement)
+
+    async def _grants(self, role: str | None) -> list[str]:
+        if role is None:
+            return []
+        async with self._database.read() as connection:
+            return await connection.run_sync(_grants, role)
 
 
 @asynccontextmanager
@@ -70,10 +78,8 @@ async def open_migration(url: QueueUrl, clock: Clock) -> AsyncIterator[Migration
 
 
 def _grants(connection: Connection, role: str) -> list[str]:
-    quoted = connection.dialect.identifier_preparer.quote_identifier(role)
-    schema = connection.dialect.identifier_preparer.quote_identifier(
-        connection.scalar(select(func.current_schema()))
-    )
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    quoted, schema = quote(role), quote(str(connection.scalar(select(func.current_schema()))))
     worked_on = ", ".join(
         f"{schema}.{table.name}" for table in metadata.sorted_tables if table.name not in STAMPS
     )

@@ -37,6 +37,7 @@ IDLE_S = 30.0
 """A connection that was not used for so long is tried first: firewalls forget it without a word."""
 SERVER_SETTINGS = {
     "application_name": "dispatcher",
+    "default_transaction_isolation": "read committed",
     # A process that is frozen within a transaction must not hold up the others with its locks.
     "idle_in_transaction_session_timeout": "10s",
     "tcp_user_timeout": "20s",

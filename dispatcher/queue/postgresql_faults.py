@@ -36,6 +36,7 @@ _FAULTS: dict[str, tuple[type[DispatcherError], str]] = {
     "40P01": (QueueError, "another transaction was in the way. Try again"),
     "55P03": (QueueError, "another transaction was in the way for too long. Try again"),
     "57014": (QueueError, "the statement took too long, and was ended"),
+    "0A000": (QueueError, "its tables were changed under a prepared statement. Try again"),
     "23505": (QueueError, "it refused a row that is there already"),
 }
 """By code, https://www.postgresql.org/docs/current/errcodes-appendix.html."""

@@ -1,12 +1,12 @@
 """The queue in SQL: what survives a kill, and what several nodes share."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, literal
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from dispatcher.errors import QueueError
 from dispatcher.model import Job, JobId, Lease, NodeId, QueueDepth, Shard, Tally
@@ -19,13 +19,14 @@ from dispatcher.queue.keeping import Keeping
 from dispatcher.queue.leasing import Leasing
 from dispatcher.queue.members import SharedMembers
 from dispatcher.queue.nodes import Nodes
+from dispatcher.queue.paging import page, tally
 from dispatcher.queue.records import (
     JobRecord,
     JobStatus,
-    Row,
     ShardRecord,
     job_settings,
     lease_key,
+    read_depth,
     read_job_record,
     read_shard_record,
     shard_row,
@@ -33,9 +34,6 @@ from dispatcher.queue.records import (
 from dispatcher.queue.rejecting import reject
 from dispatcher.queue.transactions import WORK, News, Topic, Transactions
 from dispatcher.queue.whole import whole
-
-PAGE_SHARDS = 1000
-"""Shards read at once: bounds memory whatever the size of the job."""
 
 
 @asynccontextmanager
@@ -76,8 +74,10 @@ class SqlQueue:
         self._now = now
         self._leasing = Leasing(now, lease_s)
         self._bell = Bell(clock)
-        self._doubtful: dict[NodeId, list[Lease]] = {}
-        """Leases that were asked for and not answered: they may be the node's, which does not know it."""
+        self._doubtful: dict[NodeId, dict[tuple[JobId, int, int], Lease]] = {}
+        """Leases whose commit was not answered, or not yet: they may be the node's without its knowing."""
+        self._asking = asyncio.Lock()
+        """Held by a lease, so that no other one takes its leases for unanswered."""
         self.keeping = Keeping(database, self._bell, now)
         """What the service keeps beside the shards."""
         self.custody = Custodies(database, self._bell, now, lease_s)
@@ -98,13 +98,14 @@ class SqlQueue:
         If the caller is cancelled meanwhile, the shards are leased all the same, and become ready again when
         the lease expires.
         """
-        doubtful = self._doubtful.get(node, [])
-        async with self._database.write() as connection:
-            leases = await self._leasing.renew(connection, node, doubtful)
-            if not leases:
-                leases = await self._leasing.take(connection, node, want, without)
-                self._doubtful[node] = [*doubtful, *leases]  # until the commit is answered
-        self._doubtful.pop(node, None)
+        doubtful = self._doubtful.setdefault(node, {})
+        async with self._asking:
+            async with self._database.write() as connection:
+                leases = await self._leasing.renew(connection, node, [*doubtful.values()])
+                if not leases:
+                    leases = await self._leasing.take(connection, node, want, without)
+                    doubtful.update((lease_key(lease), lease) for lease in leases)
+            doubtful.clear()
         return leases
 
     @whole
@@ -138,15 +139,8 @@ class SqlQueue:
     async def depth(self) -> QueueDepth:
         """How much the active jobs have left. An expired lease counts as ready."""
         async with self._database.read() as connection:
-            row = (await connection.execute(statements.depth(self._now()))).one()
-        return QueueDepth(
-            shards_ready=row.shards - row.shards_settled - row.shards_leased,
-            shards_leased=row.shards_leased,
-            shards_settled=row.shards_settled,
-            requests_ready=row.requests - row.requests_settled - row.requests_leased,
-            requests_leased=row.requests_leased,
-            requests_settled=row.requests_settled,
-        )
+            row = (await connection.execute(statements.depth(self._now()))).mappings().one()
+        return read_depth(row)
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there may be new work, or after `timeout_s`.
@@ -259,11 +253,7 @@ class SqlQueue:
         """What the outcomes of the job's settled shards add up to: of all, or of those a node has settled."""
         of_node = () if by is None else (statements.settled_by_node(by),)
         async with self._database.read() as connection:
-            sums = (await connection.execute(statements.tally(job_id, *of_node))).mappings().one()
-            total = Tally(**sums)
-            async for row in _pages(connection, job_id, -1, statements.has_failures(), *of_node):
-                total += Tally(errors=row["errors"])
-        return total
+            return await tally(connection, job_id, *of_node)
 
     async def shards(
         self, job_id: JobId, *, settled: bool | None = None, after: int = -1
@@ -310,23 +300,8 @@ class SqlQueue:
     async def _page(
         self, job_id: JobId, after: int, *conditions: ColumnElement[bool]
     ) -> Sequence[ShardRecord]:
-        statement = statements.page(job_id, after, PAGE_SHARDS, *conditions)
         async with self._database.read() as connection:
-            rows = (await connection.execute(statement)).mappings().all()
-        return [read_shard_record(row) for row in rows]
-
-
-async def _pages(
-    connection: AsyncConnection, job_id: JobId, after: int, *conditions: ColumnElement[bool]
-) -> AsyncIterator[Row]:
-    while True:
-        statement = statements.page(job_id, after, PAGE_SHARDS, *conditions)
-        rows = (await connection.execute(statement)).mappings().all()
-        for row in rows:
-            yield row
-        if not rows:
-            return
-        after = rows[-1]["number"]
+            return [read_shard_record(row) for row in await page(connection, job_id, after, *conditions)]
 
 
 def _expect_job(job_id: JobId, result: CursorResult[Any]) -> None:

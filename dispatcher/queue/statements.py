@@ -42,7 +42,7 @@ def _leased(now: Time) -> ColumnElement[bool]:
     return and_(_open, shards.c.node > "", shards.c.lease_expires_at > now)
 
 
-def _sum(values: ColumnElement[int]) -> ColumnElement[int]:
+def _sum(values: ColumnElement[int]) -> ColumnElement[Any]:
     """0 of nothing. PostgreSQL makes a decimal number of a sum of large ones."""
     return cast(func.coalesce(func.sum(values), 0), BigInteger)
 

@@ -19,7 +19,7 @@ from dispatcher.results.recorder import JournalRecorder
 LOOK_S: Final = 1.0
 """Between two looks at which journals are due; and between two tries where the store refuses."""
 PUTS_AT_ONCE: Final = 4
-NOTHING: Final = "writable"
+NOTHING: Final = "files/writable"
 """A key that is asked for to see whether the store answers again."""
 
 

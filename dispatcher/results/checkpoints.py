@@ -14,7 +14,7 @@ from typing import Final
 from dispatcher.errors import LeaseLostError, MissingError, TakenError
 from dispatcher.model import Job, JobId, Lease, Shard
 from dispatcher.ports import Store
-from dispatcher.results.journal import JournalContents, parse_journal, without_failures
+from dispatcher.results.journal import parse_journal, without_failures
 
 FOLDER: Final = "journals"
 _SHARDS_PER_FOLDER: Final = 1000
@@ -70,7 +70,7 @@ class Checkpoints:
         """
         if lease.epoch == 1:
             return None
-        found = await self._latest(lease.job.id, lease.shard)
+        found = await self.latest(lease.job.id, lease.shard)
         if found is not None and found[0].epoch >= lease.epoch:
             raise LeaseLostError(
                 f"shard {lease.shard.number} of job {lease.job.id}: epoch {found[0].epoch} has recorded"
@@ -100,17 +100,9 @@ class Checkpoints:
                 f" epoch {lease.epoch}"
             ) from error
 
-    async def contents(self, job: Job, shard: Shard, epoch: int | None) -> JournalContents:
-        """The journal of the lease that settled a shard; None: the latest of one that is not settled.
-
-        A settled shard's must be there: raises MissingError.
-        """
-        if epoch is not None:
-            data = await self._store.read(key_of(job.id, shard.number, epoch))
-        else:
-            found = await self._latest(job.id, shard)
-            data = b"" if found is None else found[1]
-        return parse_journal(data, shard)
+    async def settled(self, job: JobId, shard: int, epoch: int) -> bytes:
+        """The journal of the lease that settled a shard. Raises MissingError where it is not there."""
+        return await self._store.read(key_of(job, shard, epoch))
 
     async def take_back_failures(self, job: Job, shard: Shard, epoch: int) -> None:
         """Take a shard's failed outcomes back, so that their requests are sent again.
@@ -118,7 +110,7 @@ class Checkpoints:
         `epoch` is that of the last lease, which must be over. Done again it changes nothing. Written even
         where nothing failed: a node that still has a longer copy of its own is not to go on with that.
         """
-        found = await self._latest(job.id, shard)
+        found = await self.latest(job.id, shard)
         if found is not None and found[0].reopened and found[0].epoch == epoch:
             return
         records = () if found is None else parse_journal(found[1], shard).records
@@ -128,6 +120,22 @@ class Checkpoints:
             await self._store.put(key, data)
         except TakenError:  # by ourselves, before a kill
             return
+
+    async def latest(self, job: JobId, shard: Shard) -> tuple[Checkpoint, bytes] | None:
+        """The latest of a shard's journals, and what it holds; None for nothing."""
+        # Looks again where what was listed is gone: whoever wrote the next one has removed it.
+        for look in range(_LOOKS_MAX):
+            listed = [stored async for stored in self._store.list(_shard_folder(job, shard.number))]
+            found = [found for stored in listed if (found := checkpoint_of(stored.key)) is not None]
+            if not found:
+                return None
+            latest = max(found, key=lambda each: each.age)
+            try:
+                return latest, await self._store.read(latest.key)
+            except MissingError:
+                if look == _LOOKS_MAX - 1:
+                    raise
+        return None
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove some."""
@@ -142,21 +150,6 @@ class Checkpoints:
         if found is None or not content.startswith(await self._store.read(key)):
             return None
         return found.version
-
-    async def _latest(self, job: JobId, shard: Shard) -> tuple[Checkpoint, bytes] | None:
-        """Looks again where what was listed is gone: whoever wrote the next one has removed it."""
-        for look in range(_LOOKS_MAX):
-            listed = [stored async for stored in self._store.list(_shard_folder(job, shard.number))]
-            found = [found for stored in listed if (found := checkpoint_of(stored.key)) is not None]
-            if not found:
-                return None
-            latest = max(found, key=lambda each: each.age)
-            try:
-                return latest, await self._store.read(latest.key)
-            except MissingError:
-                if look == _LOOKS_MAX - 1:
-                    raise
-        return None
 
 
 def _shard_folder(job: JobId, number: int) -> str:

@@ -3,6 +3,7 @@
 Plain blocking code. The file of a lease begins with what earlier leases have recorded.
 """
 
+import math
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -34,14 +35,22 @@ class Copies:
         path = self.path_of(lease)
         content = b"" if found is None else found[1]
         with storage_errors(f"cannot write {path}"):
-            own = self._own(lease, found)
+            own = self._own(lease.job, lease.shard, found, lease.epoch)
             if own is not None:
                 content = own
             make_folder(path.parent)
             replace_file(path, content)
-            for _, earlier in self._earlier(lease):
+            for _, earlier in self._copies_of(lease.job, lease.shard, lease.epoch):
                 earlier.unlink(missing_ok=True)
         return own is None and found is not None
+
+    def newest(self, job: Job, shard: Shard, found: tuple[Checkpoint, bytes] | None) -> bytes:
+        """The latest of a shard's journals: the one that was `found` in the store, or this node's."""
+        with storage_errors(f"cannot read the journal of shard {shard.number} of job {job.id}"):
+            own = self._own(job, shard, found)
+        if own is not None:
+            return own
+        return b"" if found is None else found[1]
 
     def read(self, lease: Lease, known_bytes: int | None) -> bytes | None:
         """A lease's copy; None where it still has just the bytes that are known.
@@ -72,11 +81,13 @@ class Copies:
             if folder.name not in jobs:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _own(self, lease: Lease, found: tuple[Checkpoint, bytes] | None) -> bytes | None:
-        earlier = max(self._earlier(lease), default=None)
-        if earlier is None:
+    def _own(
+        self, job: Job, shard: Shard, found: tuple[Checkpoint, bytes] | None, below: float = math.inf
+    ) -> bytes | None:
+        latest = max(self._copies_of(job, shard, below), default=None)
+        if latest is None:
             return None
-        epoch, path = earlier
+        epoch, path = latest
         if found is None:
             return path.read_bytes()
         checkpoint, content = found
@@ -87,11 +98,10 @@ class Copies:
         same = checkpoint.epoch == epoch and own.startswith(content)
         return own if same or checkpoint.epoch < epoch else None
 
-    def _earlier(self, lease: Lease) -> Iterator[tuple[int, Path]]:
-        path = self.path_of(lease)
-        for found in path.parent.glob(f"{lease.shard.number:06}.*.journal"):
+    def _copies_of(self, job: Job, shard: Shard, below: float) -> Iterator[tuple[int, Path]]:
+        for found in self._path(job, shard, 0).parent.glob(f"{shard.number:06}.*.journal"):
             epoch = found.name.split(".")[1]
-            if epoch.isdigit() and int(epoch) < lease.epoch:
+            if epoch.isdigit() and int(epoch) < below:
                 yield int(epoch), found
 
     def _path(self, job: Job, shard: Shard, epoch: int) -> Path:

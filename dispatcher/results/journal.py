@@ -184,9 +184,7 @@ def without_failures(records: Iterable[Record]) -> list[Record]:
     """The records but the failed outcomes, and but what was held against their requests."""
     kept = list(records)
     failed = {record.index for record in kept if record.failed}
-    return [
-        record for record in kept if not (record.failed or (record.is_death and record.index in failed))
-    ]
+    return [record for record in kept if not (record.failed or (record.is_death and record.index in failed))]
 
 
 def owed(shard: Shard) -> Iterator[int]:

@@ -202,7 +202,7 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 _HOLDER_BYTES_MAX = 4096
-_ORPHANS_S_MAX = 5.0
+_ORPHANS_S_MAX = 10.0
 """How long the children of a killed holder may take to end."""
 _ADVICE = {
     errno.ENOSPC: "; free some space, or use another directory",

@@ -58,7 +58,7 @@ class ObjectStorage:
 
         Raises StorageError.
         """
-        key = f"writable-{secrets.token_hex(8)}"
+        key = f"files/writable-{secrets.token_hex(8)}"
         await self.put(key, b"1")
         try:
             await self.put(key, b"2")

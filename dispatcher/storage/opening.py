@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    NotFoundError,
     PermissionDeniedError,
     PreconditionError,
     UnauthenticatedError,
 )
 from obstore.store import from_url
 
+from dispatcher.config import OBJECT_SCHEMES
 from dispatcher.errors import MissingError, StorageError, TakenError, UnavailableError
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, ObjectStore, RetryConfig
 
-SCHEMES: Final = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
-"""Of the URLs that name an object store, as obstore has them."""
 REQUEST_S: Final = 60.0
 """What one request may take, its bytes included."""
 CONNECT_S: Final = 5.0
@@ -37,7 +37,7 @@ _DETAIL_CHARACTERS_MAX: Final = 300
 
 def is_remote(name: str) -> bool:
     """Whether this names something in an object store, as `s3://bucket/key` does."""
-    return urlsplit(name).scheme in SCHEMES if "://" in name else False
+    return urlsplit(name).scheme in OBJECT_SCHEMES if "://" in name else False
 
 
 def open_store(url: str, *, retries: bool) -> "ObjectStore":
@@ -84,7 +84,7 @@ def refusals(where: str, what: str) -> Iterator[None]:
         yield
     except (AlreadyExistsError, PreconditionError) as error:
         raise TakenError(f"{where}: {what}: another has written there") from error
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotFoundError) as error:
         raise MissingError(f"{where}: {what}: there is no such object, or no such place") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         advice = "give this process credentials that may do it"

@@ -14,10 +14,13 @@ import pytest
 from vllm_fleet import free_port
 
 START_S_MAX = 30.0
+STATEMENT_S_MAX = 300.0
+LOCKED = "locked"
+"""The only user who needs a password, once it is made."""
 SETTINGS = (
     # What a crash of the machine would lose is of no interest here; what one of the server loses is.
     *("fsync=off", "full_page_writes=off", "listen_addresses=127.0.0.1", "max_connections=200"),
-    "shared_preload_libraries=pg_stat_statements",
+    *("shared_preload_libraries=pg_stat_statements", "max_wal_size=8GB", "shared_buffers=256MB"),
 )
 # The server ends when the pipe to its standard input does: with the tests, however they end.
 KEEPER = 'postgres "$@" </dev/null & pid=$!; read -r _; kill -INT $pid; wait $pid'
@@ -38,6 +41,8 @@ class Postgres:
         if self._account:
             shutil.chown(folder, "nobody", "nogroup")
         self._run("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N", "--no-instructions")
+        access = folder / "data" / "pg_hba.conf"
+        access.write_text(f"host all {LOCKED} 127.0.0.1/32 scram-sha-256\n{access.read_text()}")
 
     @property
     def url(self):
@@ -52,6 +57,11 @@ class Postgres:
         name = name or f"test_{next(self._numbers)}"
         self.sql(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
         return self.url_of(name)
+
+    def role(self, name, options=""):
+        """Make a user, if there is none of this name."""
+        made = f"CREATE ROLE {name} LOGIN {options}"
+        self.sql(f"DO $$ BEGIN {made}; EXCEPTION WHEN duplicate_object THEN END $$")
 
     def sql(self, statement, database="postgres", user="postgres"):
         """Run one statement and return what it shows, without decoration."""
@@ -108,7 +118,7 @@ class Postgres:
             capture_output=True,
             text=True,
             check=True,
-            timeout=START_S_MAX,
+            timeout=STATEMENT_S_MAX,
             cwd="/",
             **self._account,
         )

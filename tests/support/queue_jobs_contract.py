@@ -4,8 +4,7 @@ import pytest
 
 from dispatcher.errors import LeaseLostError, QueueError
 from dispatcher.model import Job, JobId, Shard, Tally
-from dispatcher.queue import leasing
-from dispatcher.queue import sql as module
+from dispatcher.queue import leasing, paging
 from dispatcher.queue.records import JobStatus
 
 A = JobId("a")
@@ -162,7 +161,7 @@ async def test_a_row_of_no_shard_cannot_be_rejected(sql, shards, index):
 
 
 async def test_a_jobs_tally_is_the_sum_of_its_settled_shards(sql, shards, node, monkeypatch):
-    monkeypatch.setattr(module, "PAGE_SHARDS", 2)
+    monkeypatch.setattr(paging, "PAGE_SHARDS", 2)
     await sql.add("a", shards([4] * 6))
     tallies = [Tally(3, 1, 10, 20, {"timeout": 1}), Tally(4, 0, 1, 2), Tally(0, 4, 0, 0, {"poison": 4})]
     tallies += [Tally(2, 2, 5, 5, {"poison": 1, "timeout": 1}), Tally(4, 0, 1, 1)]
@@ -177,7 +176,7 @@ async def test_a_job_without_settled_shards_has_an_empty_tally(sql, shards):
 
 
 async def test_shards_are_listed_in_order_page_by_page(sql, shards, node, monkeypatch):
-    monkeypatch.setattr(module, "PAGE_SHARDS", 2)
+    monkeypatch.setattr(paging, "PAGE_SHARDS", 2)
     await sql.add("a", shards([1] * 5))
     [first] = await sql.queue.lease(node, 1)
     await sql.queue.settle(node, first, DONE)
@@ -218,6 +217,18 @@ async def test_a_lease_from_before_a_reopening_settles_nothing(sql, shards, node
     await sql.queue.reopen(A, only_failed=True)
     with pytest.raises(LeaseLostError):
         await sql.queue.settle(node, lease, Tally(0, 2))
+
+
+async def test_what_a_dead_node_held_is_free_again_and_what_it_settled_is_its_own(sql, shards, node, other):
+    await sql.add("a", shards([2, 2, 2, 2]))
+    done, _ = await sql.queue.lease(node, 4)
+    [theirs] = await sql.queue.lease(other, 2)
+    await sql.queue.settle(node, done, Tally(1, 1, 10, 5, {"timeout": 1}))
+    await sql.queue.settle(other, theirs, Tally(2))
+    assert await sql.queue.tally(A, node) == Tally(1, 1, 10, 5, {"timeout": 1})
+    assert await sql.queue.release_all(node) == 1
+    assert [lease.shard.number for lease in await sql.queue.lease(other, 4)] == [1, 3]
+    assert await sql.queue.tally(A, node) == Tally(1, 1, 10, 5, {"timeout": 1})
 
 
 async def test_a_restarted_node_voids_the_leases_of_the_dead(sql, shards, node, other):

@@ -3,8 +3,7 @@
 import asyncio
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
@@ -14,7 +13,6 @@ from dispatcher.app.workers.failures import failure
 from dispatcher.app.workers.messages import (
     AskSeries,
     Drain,
-    Elsewhere,
     Ended,
     Failed,
     FromParent,
@@ -25,6 +23,7 @@ from dispatcher.app.workers.messages import (
     SuspectsAt,
     TellSeries,
 )
+from dispatcher.app.workers.news import Worker, tell_hunger, tell_suspects
 from dispatcher.app.workers.picture import Picture
 from dispatcher.app.workers.process import WorkerProcess
 from dispatcher.app.workers.roster import Roster, described
@@ -43,20 +42,6 @@ END_S_MAX = 60.0
 SERIES_S_MAX = 2.0
 """How long a scrape waits for a worker's figures; later, those of the scrape before are shown."""
 RETRY_S = 2.0
-
-
-@dataclass(slots=True, eq=False)
-class _Worker:
-    """A worker that lives."""
-
-    number: int
-    node: NodeId
-    process: WorkerProcess
-    since: float
-    heard_at: float
-    last: Ended | Failed | None = None
-    suspects_at: Sequence[str] = ()
-    series_told: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 Start = Callable[[Order], Awaitable[WorkerProcess]]
@@ -95,13 +80,11 @@ class Crew:
         self._silent_s_max = silent_s_max
         self._picture = Picture()
         self._roster = Roster()
-        self._workers: dict[int, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
         self._began_at = clock.now()
         self._ending = asyncio.Event()
         self._stopped_at: float | None = None
         self._error: DispatcherError | None = None
-        self._absences: dict[int, str] = {}
-        """Why workers are missing just now."""
         self._log = structlog.get_logger("dispatcher.crew")
 
     async def run(self) -> None:
@@ -133,8 +116,7 @@ class Crew:
 
     def view(self, phase: Phase, rows: int, earlier: Tally) -> Snapshot:
         """The run at this moment."""
-        obstacle = next(iter(self._absences.values()), None)
-        return self._picture.view(phase, rows, earlier, self._clock.now() - self._began_at, obstacle)
+        return self._picture.view(phase, rows, earlier, self._clock.now() - self._began_at)
 
     async def refresh(self) -> None:
         """Ask all for their metrics, and wait until they have told them; not for long."""
@@ -155,16 +137,19 @@ class Crew:
         while not self._ending.is_set():
             began_at = self._clock.now()
             why = await self._employ(number)
-            if why is None or self._ending.is_set():
+            if why is None:
+                break
+            if self._ending.is_set():
+                self._log.error("worker_died", worker=number + 1, reason=why, again_in_s=None)
                 break
             delay_s = self._roster.died(number, self._clock.now() - began_at)
             if delay_s is None:
-                self._give_up(WorkerError(f"{_name(number)} died again and again, at last: {why}. {_ADVICE}"))
+                self._give_up(
+                    WorkerError(f"worker {number + 1} died again and again, at last: {why}. {_ADVICE}")
+                )
                 break
             self._log.error("worker_died", worker=number + 1, reason=why, again_in_s=delay_s)
-            self._absences[number] = f"{_name(number)} died: {why}"
             await self._pause(delay_s)
-        self._absences.pop(number, None)
 
     async def _employ(self, number: int) -> str | None:
         """Start a worker and hear it to its end: why it died, or None for an end in good order."""
@@ -174,8 +159,7 @@ class Crew:
             process = await self._start(order)
         except OSError as error:
             return f"it cannot be started: {error.strerror or error}"
-        now = self._clock.now()
-        worker = self._workers[number] = _Worker(number, node, process, now, now)
+        worker = self._workers[number] = Worker(number, node, process, self._clock.now())
         self._joined.began(node)
         self._pass_on_the_end(worker)
         try:
@@ -186,15 +170,16 @@ class Crew:
             self._joined.ended(node)
         return await self._account_for(worker, status)
 
-    def _pass_on_the_end(self, worker: _Worker) -> None:
+    def _pass_on_the_end(self, worker: Worker) -> None:
         """It may have been told to all while this one was being started."""
         if self._stopped_at is not None:
             worker.process.channel.tell(Stop())
         elif self._ending.is_set():
             worker.process.channel.tell(Drain())
 
-    async def _account_for(self, worker: _Worker, status: int) -> str | None:
-        self._suspects_moved()
+    async def _account_for(self, worker: Worker, status: int) -> str | None:
+        tell_suspects(self._workers.values())
+        tell_hunger(self._workers.values())
         match worker.last:
             case Ended(nothing_left):
                 self._picture.ended(worker.number)
@@ -218,6 +203,8 @@ class Crew:
                 return await self._queue.tally(self._job, node)
             except (QueueError, StorageError) as error:
                 self._log.error("queue_failed", during="release", error=str(error))
+                if self._ending.is_set():
+                    return Tally()  # the next run voids all leases
             await self._clock.sleep(RETRY_S)
 
     def _give_up(self, error: DispatcherError) -> None:
@@ -236,32 +223,25 @@ class Crew:
 
     # Messages
 
-    async def _hear(self, worker: _Worker) -> None:
+    async def _hear(self, worker: Worker) -> None:
         while (message := await worker.process.channel.hear()) is not None:
             worker.heard_at = self._clock.now()
             self._heard(worker, message)
 
-    def _heard(self, worker: _Worker, message: FromWorker) -> None:
+    def _heard(self, worker: Worker, message: FromWorker) -> None:
         match message:
-            case Report(snapshot):
+            case Report(snapshot, hungry):
                 self._picture.told(worker.number, snapshot)
-                if worker.heard_at - worker.since >= WATCH_S:
-                    self._absences.pop(worker.number, None)
+                worker.hungry = hungry
+                tell_hunger(self._workers.values())
             case TellSeries(series):
                 self._joined.told(worker.node, series)
                 worker.series_told.set()
             case SuspectsAt(servers):
                 worker.suspects_at = servers
-                self._suspects_moved()
+                tell_suspects(self._workers.values())
             case Ended() | Failed():
                 worker.last = message
-
-    def _suspects_moved(self) -> None:
-        """Tell each where the others have requests that may end servers."""
-        for worker in self._workers.values():
-            others = [each.suspects_at for each in self._workers.values() if each is not worker]
-            servers = sorted({server for suspects_at in others for server in suspects_at})
-            worker.process.channel.tell(Elsewhere(servers))
 
     def _tell_all(self, message: FromParent) -> None:
         for worker in self._workers.values():
@@ -282,13 +262,9 @@ class Crew:
                     self._log.error("worker_killed", worker=worker.number + 1, silent_s=now - worker.heard_at)
                     worker.process.kill()
 
-    def _is_lost(self, worker: _Worker, now: float) -> bool:
+    def _is_lost(self, worker: Worker, now: float) -> bool:
         overdue = self._stopped_at is not None and now - self._stopped_at > END_S_MAX
         return overdue or now - worker.heard_at > self._silent_s_max
 
 
 _ADVICE = "Nothing is lost: the same command goes on, and with --workers 1 it runs in one process"
-
-
-def _name(number: int) -> str:
-    return f"worker {number + 1}"

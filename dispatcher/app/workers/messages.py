@@ -47,6 +47,12 @@ class Elsewhere(msgspec.Struct, frozen=True, tag=True):
     suspects_at: Sequence[str]
 
 
+class Hungry(msgspec.Struct, frozen=True, tag=True):
+    """So many of the other workers have nothing left to send."""
+
+    others: int
+
+
 # From a worker.
 
 
@@ -54,6 +60,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     """How a worker stands. Its snapshot has no rows, and only what this worker has seen."""
 
     snapshot: Snapshot
+    hungry: bool = False
+    """Whether it could send more than it has, and the queue has no more."""
 
 
 class TellSeries(msgspec.Struct, frozen=True, tag=True):
@@ -83,5 +91,5 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-FromParent = Order | Drain | Stop | AskSeries | Elsewhere
+FromParent = Order | Drain | Stop | AskSeries | Elsewhere | Hungry
 FromWorker = Report | TellSeries | SuspectsAt | Ended | Failed

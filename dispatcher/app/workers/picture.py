@@ -49,9 +49,7 @@ class Picture:
             gone.failed[view.server] += view.failed
             gone.evictions[view.server] += view.evictions
 
-    def view(
-        self, phase: Phase, rows: int, earlier: Tally, seconds: float, obstacle: str | None = None
-    ) -> Snapshot:
+    def view(self, phase: Phase, rows: int, earlier: Tally, seconds: float) -> Snapshot:
         """The whole run. `earlier` is what the shards settled by earlier runs add up to."""
         living = [self._living[number] for number in sorted(self._living)]
         by_server = Counter(self._gone.by_server)
@@ -67,7 +65,7 @@ class Picture:
             rows_per_s=sum(snapshot.rows_per_s for snapshot in living),
             tokens_per_s=sum(snapshot.tokens_per_s for snapshot in living),
             seconds=seconds,
-            obstacle=obstacle or next((each.obstacle for each in living if each.obstacle), None),
+            obstacle=next((each.obstacle for each in living if each.obstacle), None),
             waiting_for=tuple(sorted(waiting_for, key=lambda model: model or "")),
             servers=self._servers(living),
             by_server=dict(by_server),

@@ -19,6 +19,7 @@ from dispatcher.app.workers.messages import FromParent, FromWorker, Order
 
 LINE_BYTES_MAX = 2**20
 """A longer line of a worker's log is passed on in pieces."""
+PROGRAM = Path(__file__).with_name("program.py")
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 """What a terminal or a scheduler sends to a whole group: workers obey their parent alone."""
 
@@ -72,10 +73,10 @@ async def start_process(order: Order, lock_descriptor: int) -> WorkerProcess:
 
 def _popen(descriptor: int, lock_descriptor: int) -> "subprocess.Popen[bytes]":
     """Without the working directory in its path, where a user may have files of any name."""
-    ours = str(Path(__file__).parents[3])
+    ours = str(PROGRAM.parents[3])
     path = os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-P", "-m", "dispatcher.app.workers", str(descriptor), str(os.getpid())]
-    return subprocess.Popen(  # noqa: S603  # our own module
+    command = [sys.executable, "-P", str(PROGRAM), str(descriptor), str(os.getpid())]
+    return subprocess.Popen(  # noqa: S603  # our own program
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -21,16 +21,18 @@ from dispatcher.app.workers.messages import (
     Failed,
     FromParent,
     FromWorker,
+    Hungry,
     Order,
     Report,
     Stop,
+    SuspectsAt,
     TellSeries,
 )
 from dispatcher.app.workers.settings import unpacked
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import DispatcherError, StateError, first_of
 from dispatcher.ingest.payloads import FilePayloads
-from dispatcher.model import NodeId, Tally
+from dispatcher.model import NodeId, ServerId, Tally
 from dispatcher.pool.limits import Portion
 from dispatcher.ports import Payloads, Review
 from dispatcher.queue.sql import open_queue
@@ -39,6 +41,8 @@ from dispatcher.telemetry.metrics import Metrics
 from dispatcher.telemetry.sums import series_of
 
 REPORT_S = 0.5
+SUSPECTS_S = 0.05
+"""Between two looks at where suspects are, so that the others know within a tenth of a second."""
 LEASE_S = 10 * 365 * 86_400.0
 """Leases do not run out: the parent kills a worker that is silent, and gives back what it had. So nobody
 takes over the journals of one that was only stopped, and may go on."""
@@ -61,6 +65,7 @@ class Worker:
         self._registry = CollectorRegistry()
         self._metrics = Metrics(self._registry)
         self._stopped = False
+        self._others_hungry = 0
         self._draining: asyncio.Task[None] | None = None
         self._fleet: Fleet | None = None
         self._recorder: JournalRecorder | None = None
@@ -74,6 +79,7 @@ class Worker:
                 others = [
                     tasks.create_task(self._obey(), name="obey"),
                     tasks.create_task(self._report(), name="report"),
+                    tasks.create_task(self._tell_suspects(), name="suspects"),
                 ]
                 await self._work()
                 for task in others:
@@ -109,6 +115,7 @@ class Worker:
         ):
             self._fleet, self._recorder = fleet, recorder
             self._node = fleet.node(queue, payloads, recorder, review, NodeId(self._order.node))
+            self._node.desk.share_servers(portion)
             yield self._node
 
     # Obeying
@@ -122,7 +129,12 @@ class Worker:
                     self._drain()
                 case AskSeries():
                     self._channel.tell(TellSeries(await asyncio.to_thread(series_of, self._registry)))
-                case Elsewhere() | Order():
+                case Elsewhere(servers):
+                    if self._node is not None:
+                        self._node.desk.hear_of_suspects(map(ServerId, servers))
+                case Hungry(others):
+                    self._others_hungry = others
+                case Order():
                     pass
         self._orphaned()
 
@@ -140,9 +152,21 @@ class Worker:
 
     async def _report(self) -> None:
         while True:
-            self._channel.tell(Report(self._snapshot()))
+            self._channel.tell(
+                Report(self._snapshot(), self._node is not None and self._node.desk.is_hungry())
+            )
             await self._channel.flushed()
             await self._clock.sleep(REPORT_S)
+            if self._node is not None:
+                self._node.share_out(self._others_hungry)
+
+    async def _tell_suspects(self) -> None:
+        told: frozenset[ServerId] = frozenset()
+        while True:
+            await self._clock.sleep(SUSPECTS_S)
+            if self._node is not None and (now := self._node.desk.suspects_at) != told:
+                told = now
+                self._channel.tell(SuspectsAt(sorted(now)))
 
     def _snapshot(self) -> Snapshot:
         if self._node is None or self._fleet is None or self._recorder is None:

@@ -51,6 +51,10 @@ Policy = Callable[[Setting], Awaitable[None]]
 """Sees every row answered, or failed, and returns."""
 
 
+def _nothing(_pool: Pool) -> None:
+    """Nobody looks."""
+
+
 async def dispatcher(setting: Setting) -> None:
     """Ours: the real node, pool and queue with their defaults."""
     await dispatch(setting, Config())
@@ -58,18 +62,51 @@ async def dispatcher(setting: Setting) -> None:
 
 async def dispatch(setting: Setting, config: Config) -> None:
     """Ours, with these settings."""
+    await _dispatch(setting, config, (0.0,), _nothing)
+
+
+def dispatchers(starts_s: Sequence[float], on_start: Callable[[Pool], None] = _nothing) -> Policy:
+    """Ours, with several nodes on one queue, started at these times; `on_start` is shown each one's pool."""
+
+    async def policy(setting: Setting) -> None:
+        await _dispatch(setting, Config(), starts_s, on_start)
+
+    return policy
+
+
+async def _dispatch(
+    setting: Setting, config: Config, starts_s: Sequence[float], on_start: Callable[[Pool], None]
+) -> None:
     clock = VirtualClock(asyncio.get_running_loop())
+    queue = _queue(setting.rows, clock)
+    async with asyncio.TaskGroup() as nodes:
+        for number, start_s in enumerate(starts_s):
+            nodes.create_task(_node(number, start_s, queue, setting, config, on_start), name=f"node {number}")
+
+
+async def _node(
+    number: int,
+    start_s: float,
+    queue: MemoryQueue,
+    setting: Setting,
+    config: Config,
+    on_start: Callable[[Pool], None],
+) -> None:
+    clock = VirtualClock(asyncio.get_running_loop())
+    await clock.sleep(start_s)
     metrics = Metrics(CollectorRegistry())
-    pool = Pool(config.pool, metrics, clock.now, Random(setting.seed))
+    pool = Pool(config.pool, metrics, clock.now, Random(setting.seed + number))
+    on_start(pool)
     prober = SimulatedProber(setting.servers, setting.witness, config.pool.probe_timeout_s)
     transport = SimulatedTransport(setting.servers, setting.rows, setting.witness)
     payloads, recorder = _Payloads(setting.rows), CountingRecorder()
-    world = World(_queue(setting.rows, clock), payloads, recorder, transport, clock, metrics)
+    world = World(queue, payloads, recorder, transport, clock, metrics)
     desk = Desk(pool, judge, config.dispatch, Ceiling(OPEN_MAX), metrics, clock.now)
     async with asyncio.TaskGroup() as tasks:
         monitor = Monitor(pool, prober, clock, metrics, tasks)
         monitor.watch(setting.specs)
-        node = Node(NodeId("node"), world, desk, monitor, config.dispatch, config.queue, Waiting(None))
+        name = NodeId(f"node-{number}")
+        node = Node(name, world, desk, monitor, config.dispatch, config.queue, Waiting(None))
         try:
             await node.run(until_drained=True)
         finally:

@@ -13,18 +13,18 @@ class Queue:
     def __init__(self, clock):
         self.clock, self.lost = clock, ()
 
-    async def lease(self, node, want, without=()):
+    async def lease(self, *_):
         self.clock.time += 1
         return [FIRST, SECOND]
 
-    async def renew(self, node, leases):
+    async def renew(self, *_):
         self.clock.time += 1
         return self.lost
 
-    async def settle(self, node, lease, tally):
+    async def settle(self, *_):
         pass
 
-    async def release(self, node, leases):
+    async def release(self, *_):
         pass
 
 

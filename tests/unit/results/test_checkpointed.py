@@ -11,6 +11,7 @@ from dispatcher.errors import LeaseLostError, UnavailableError
 from dispatcher.results.checkpointed import CheckpointedRecorder
 from dispatcher.results.checkpoints import Checkpoints, checkpoint_of
 from dispatcher.results.copies import Copies
+from dispatcher.results.journal import parse_journal
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.storage.folder import Folder
 
@@ -110,8 +111,12 @@ class World:
         return sorted([stored.key async for stored in self.store.list("journals")])
 
     async def outcomes(self, epoch=None):
-        shard = self.samples.shard()
-        return sorted((await Checkpoints(self.store).contents(self.samples.job, shard, epoch)).outcomes)
+        checkpoints, job, shard = Checkpoints(self.store), self.samples.job, self.samples.shard()
+        if epoch is None:
+            data = (await checkpoints.latest(job.id, shard))[1]
+        else:
+            data = await checkpoints.settled(job.id, shard.number, epoch)
+        return sorted(parse_journal(data, shard).outcomes)
 
 
 @pytest.fixture

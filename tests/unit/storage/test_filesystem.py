@@ -2,10 +2,12 @@ import errno
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from dispatcher.errors import StateError, StorageError
+from dispatcher.storage import filesystem
 from dispatcher.storage.filesystem import (
     StateLock,
     atomic_write,
@@ -106,6 +108,37 @@ def test_a_killed_process_leaves_no_lock_behind(tmp_path):
         holder.wait()
     with StateLock(tmp_path):
         pass
+
+
+ORPHAN = (
+    "import os, sys, time, pathlib\n"
+    "from dispatcher.storage.filesystem import StateLock\n"
+    "lock = StateLock(pathlib.Path(sys.argv[1])).__enter__()\n"
+    "if os.fork():\n"
+    "    os._exit(0)\n"
+    "print('forked', flush=True)\n"
+    "time.sleep(float(sys.argv[2]))\n"
+)
+
+
+def test_the_children_of_a_dead_holder_hold_the_lock_and_are_waited_for(tmp_path):
+    orphan = [sys.executable, "-c", ORPHAN, str(tmp_path), "0.3"]
+    with subprocess.Popen(orphan, stdout=subprocess.PIPE) as holder:
+        holder.wait()
+        assert holder.stdout.readline() == b"forked\n"
+        began = time.monotonic()
+        with StateLock(tmp_path):
+            assert time.monotonic() - began > 0.1
+
+
+def test_children_that_stay_are_not_waited_for_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(filesystem, "_ORPHANS_S_MAX", 0.1)
+    orphan = [sys.executable, "-c", ORPHAN, str(tmp_path), "0.6"]
+    with subprocess.Popen(orphan, stdout=subprocess.PIPE) as holder:
+        holder.wait()
+        assert holder.stdout.readline() == b"forked\n"
+        with pytest.raises(StateError, match=f"in use by process {holder.pid} "), StateLock(tmp_path):
+            pass
 
 
 def test_a_lock_that_cannot_be_made_is_a_storage_error(tmp_path):

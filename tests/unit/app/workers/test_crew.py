@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from dispatcher.app.snapshot import Phase, Snapshot
 from dispatcher.app.workers.crew import END_S_MAX, Crew
@@ -14,6 +15,7 @@ from dispatcher.app.workers.messages import (
     Elsewhere,
     Ended,
     Failed,
+    Hungry,
     Order,
     Report,
     Stop,
@@ -186,18 +188,18 @@ async def test_a_dead_workers_leases_go_back_and_another_is_started_after_a_whil
         dead.report(300)
         stage.queue.settled = Tally(succeeded=256)
         await asyncio.sleep(1.0)
-        dead.die(-9)
-        await asyncio.sleep(0.1)
+        with capture_logs() as logs:
+            dead.die(-9)
+            await asyncio.sleep(0.1)
+        assert [(entry["event"], entry["worker"], entry["again_in_s"]) for entry in logs] == [
+            ("worker_died", 1, 0.5)
+        ]
+        assert "SIGKILL" in logs[0]["reason"]
         assert stage.queue.released == [dead.order.node]
         assert stage.view().done.succeeded == 256
-        assert "worker 1 died: it was ended by SIGKILL" in stage.view().obstacle
         assert stage.place(0) is dead
         await asyncio.sleep(0.5)
         assert stage.place(0) is not dead
-        for _ in range(3):
-            stage.place(0).report()
-            await asyncio.sleep(0.5)
-        assert stage.view().obstacle is None
 
 
 async def test_a_queue_that_fails_is_asked_until_the_leases_are_back():
@@ -210,6 +212,16 @@ async def test_a_queue_that_fails_is_asked_until_the_leases_are_back():
         assert stage.queue.released == [stage.started[0].order.node]
 
 
+async def test_a_queue_that_fails_at_the_end_does_not_hold_it_up():
+    async with at_work() as stage:
+        stage.queue.faults = 1000
+        stage.crew.request_drain()
+        stage.place(0).die(-9)
+        stage.place(1).end(Ended(nothing_left=False))
+        await stage.run
+        assert stage.queue.released == []
+
+
 async def test_a_worker_that_dies_again_and_again_ends_the_run_and_the_others_in_order():
     async with at_work() as stage:
         while not stage.place(1).heard(Stop):
@@ -218,7 +230,7 @@ async def test_a_worker_that_dies_again_and_again_ends_the_run_and_the_others_in
         assert sum(worker.order.number == 0 for worker in stage.started) == 5
         assert not stage.run.done(), "it waits for the other one's end"
         stage.place(1).end(Ended(nothing_left=False))
-        with pytest.raises(WorkerError, match="worker 1 died again and again, .*SIGKILL.* --workers 1"):
+        with pytest.raises(WorkerError, match=r"worker 1 died again and again, .*SIGKILL.* --workers 1"):
             await stage.run
 
 
@@ -226,8 +238,9 @@ async def test_a_process_that_cannot_be_started_is_a_death():
     async with at_work() as stage:
         stage.refuses = 2
         stage.place(0).die(1)
-        await asyncio.sleep(1.0)
-        assert "cannot be started: Cannot allocate memory" in stage.view().obstacle
+        with capture_logs() as logs:
+            await asyncio.sleep(1.0)
+        assert "cannot be started: Cannot allocate memory" in logs[-1]["reason"]
         await asyncio.sleep(4.0)
         assert len(stage.started) == 3
 
@@ -247,7 +260,8 @@ async def test_a_drain_is_passed_on_and_each_takes_its_time():
         stage.crew.request_drain()
         stage.place(0).end(Ended(nothing_left=False))
         await asyncio.sleep(20.0)
-        assert stage.place(1).told == [Drain()]
+        assert stage.place(1).told[0] == Drain()
+        assert not stage.place(1).heard(Stop)
         stage.place(1).end(Ended(nothing_left=False))
         await stage.run
 
@@ -313,6 +327,15 @@ async def test_each_hears_where_the_others_have_suspects():
         stage.place(0).die(1)
         await asyncio.sleep(0.1)
         assert stage.place(1).heard(Elsewhere)[-1] == Elsewhere([])
+
+
+async def test_each_hears_how_many_of_the_others_have_nothing_left_once_it_changes():
+    async with at_work() as stage:
+        for hungry in (False, True, True, False):
+            stage.place(0).say(Report(Snapshot(Phase.RUNNING, 0, Tally(), Tally()), hungry))
+            await asyncio.sleep(0.1)
+        assert stage.place(1).heard(Hungry) == [Hungry(1), Hungry(0)]
+        assert stage.place(0).heard(Hungry) == []
 
 
 async def test_a_scrape_has_the_figures_of_all_and_waits_for_none_for_long():

@@ -27,8 +27,8 @@ def snapshot(succeeded=0, earlier=0, **more):
     return Snapshot(Phase.RUNNING, 0, done, Tally(succeeded=succeeded), **more)
 
 
-def view(picture, earlier=0, **more):
-    return picture.view(Phase.RUNNING, 1000, Tally(succeeded=earlier), 12.0, **more)
+def view(picture, earlier=0):
+    return picture.view(Phase.RUNNING, 1000, Tally(succeeded=earlier), 12.0)
 
 
 def test_what_workers_have_done_adds_up_with_what_was_done_before():
@@ -89,10 +89,9 @@ def test_permits_of_a_server_add_up_and_where_workers_differ_the_trouble_is_show
     assert (second.state, second.reason, second.limit, second.failed) == ("active", "verified", 8, 2)
 
 
-def test_an_obstacle_of_one_is_shown_and_one_of_the_crew_comes_first():
+def test_what_is_in_the_way_of_one_is_shown():
     picture = Picture()
     picture.told(0, snapshot())
     picture.told(1, snapshot(obstacle="disk full", waiting_for=("m", None)))
     assert view(picture).obstacle == "disk full"
     assert view(picture).waiting_for == (None, "m")
-    assert view(picture, obstacle="worker 1 died").obstacle == "worker 1 died"

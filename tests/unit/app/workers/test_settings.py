@@ -72,5 +72,5 @@ def test_auto_is_one_for_each_core_and_no_more_than_permits(monkeypatch):
 
 @pytest.mark.parametrize("value", [0, -1, 65, "many", 1.5, True])
 def test_what_is_no_number_of_workers_is_refused(value):
-    with pytest.raises(ConfigError, match="run.workers: must be auto or a whole number from 1 to 64"):
+    with pytest.raises(ConfigError, match=r"run\.workers: must be auto or a whole number from 1 to 64"):
         load_config(None, {"run": {"workers": value}}, {})
