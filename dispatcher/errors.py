@@ -77,6 +77,10 @@ class CustodyLostError(QueueError):
     """Another node drives the job now: what this one still meant to do with it must not be done."""
 
 
+class JobMovedError(QueueError):
+    """A job is no longer as it was when this was decided: another node has moved it meanwhile."""
+
+
 class ServersUnavailableError(DispatcherError):
     """No server became usable within the time that the user allowed."""
 

@@ -55,7 +55,7 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 async def get_job(request: web.Request) -> web.Response:
     """One job."""
-    view = context_of(request).jobs.get(request.match_info["job_id"], scope_of(request))
+    view = await context_of(request).jobs.get(request.match_info["job_id"], scope_of(request))
     return answer(job_object(_found(request, view)))
 
 
@@ -86,14 +86,14 @@ async def delete_job(request: web.Request) -> web.Response:
 async def retry(request: web.Request) -> web.Response:
     """Send the failed requests of a job that has ended again: it is open again, and counts as such."""
     context = context_of(request)
-    view = _found(request, context.jobs.get(request.match_info["job_id"], scope_of(request)))
+    view = _found(request, await context.jobs.get(request.match_info["job_id"], scope_of(request)))
     async with context.admission.one_more(principal_of(request), context.jobs, view.counts.failed):
         return await _changed(request, Jobs.retry_failed)
 
 
 async def results(request: web.Request) -> web.StreamResponse:
     """What is finished so far, as JSON lines of the output's and the error file's form, in no order."""
-    lines = context_of(request).jobs.results(request.match_info["job_id"], scope_of(request))
+    lines = await context_of(request).jobs.results(request.match_info["job_id"], scope_of(request))
     if lines is None:
         raise _no_job(request)
     response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})

@@ -1,4 +1,4 @@
-"""One service at a time on a shared queue: it says that it lives, and waits for one that no longer does."""
+"""A service's place on the list of those that work on a shared queue: it says that it lives."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,6 +12,8 @@ from dispatcher.queue.nodes import NodeFigures, NodeIdentity, NodeRecord, Nodes,
 
 LOOK_S = 1.0
 """Between two looks whether the service before is gone."""
+BEAT_S = 2.0
+"""Between two heartbeats where others look at what they tell."""
 GRACE_S = 5.0
 """How much longer than its silence may last one that lives is waited for."""
 
@@ -52,12 +54,24 @@ class Attendance:
         beating: asyncio.Task[None] | None = None
         try:
             await self._wait_for_others()
-            beating = asyncio.create_task(self._beat(), name="heartbeat")
+            beating = asyncio.create_task(self._beat(alone=True), name="heartbeat")
             yield
         finally:
             if beating is not None:
                 beating.cancel()
                 await asyncio.wait([beating])
+            await self._leave()
+
+    @asynccontextmanager
+    async def among_others(self) -> AsyncIterator[None]:
+        """Be one of several while the context is open; at its end what this one holds is free for the others."""
+        await self._nodes.register(self._identity)
+        beating = asyncio.create_task(self._beat(alone=False), name="heartbeat")
+        try:
+            yield
+        finally:
+            beating.cancel()
+            await asyncio.wait([beating])
             await self._leave()
 
     async def _wait_for_others(self) -> None:
@@ -91,11 +105,14 @@ class Attendance:
             if each.silent_s < self._silence_s and (each.started_at, each.identity.id) < ours
         ]
 
-    async def _beat(self) -> None:
+    async def _beat(self, *, alone: bool) -> None:
         while True:
-            await self._clock.sleep(self._silence_s / 3)
+            await self._clock.sleep(self._silence_s / 3 if alone else min(BEAT_S, self._silence_s / 3))
             try:
-                if not await self._nodes.heartbeat(self._identity.id, self._figures()):
+                listed = await self._nodes.heartbeat(self._identity.id, self._figures())
+                if not listed and not alone:
+                    await self._nodes.register(self._identity)
+                elif not listed:
                     self._log.error("queue_taken_over", advice="another service took this one for dead")
                     self._displaced()
                     return

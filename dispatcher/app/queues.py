@@ -27,9 +27,10 @@ async def open_service_queue(
     figures: Callable[[], NodeFigures],
     displaced: Callable[[], None],
 ) -> AsyncIterator[SqlQueue]:
-    """The queue of `queue.url`, or else the file at `path`. No other service works on it; no lease is held.
+    """The queue of `queue.url`, or else the file at `path`.
 
-    `figures` and `displaced` are as for Attendance. Raises as `open_queue` and `open_shared_queue` do, and
+    Where the storage is not shared as well, no other service works on it, and no lease is held. `figures` and
+    `displaced` are as for Attendance. Raises as `open_queue` and `open_shared_queue` do, and
     StateError where another service is at work on the queue.
     """
     opened = (
@@ -38,8 +39,14 @@ async def open_service_queue(
         else _shared(config, config.queue.url, clock, node, figures, displaced)
     )
     async with opened as queue:
-        await queue.release_all()
+        if not shares_jobs(config):
+            await queue.release_all()
         yield queue
+
+
+def shares_jobs(config: Config) -> bool:
+    """Whether other services may work on the same jobs: all that they need is where each can reach it."""
+    return config.queue.url is not None and config.storage.shared is not None
 
 
 @asynccontextmanager
@@ -67,5 +74,5 @@ async def _shared(
     identity = NodeIdentity(node, socket.gethostname(), os.getpid(), version)
     async with open_shared_queue(url, clock, lease_s=config.queue.lease_s) as queue:
         attendance = Attendance(queue.nodes, identity, clock, config.queue.lease_s, figures, displaced)
-        async with attendance.alone():
+        async with attendance.among_others() if shares_jobs(config) else attendance.alone():
             yield queue

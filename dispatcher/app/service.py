@@ -17,7 +17,7 @@ from dispatcher.api.relay import Relay
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.fleet import Fleet, open_fleet
 from dispatcher.app.members import load_members, open_lookup
-from dispatcher.app.queues import open_service_queue
+from dispatcher.app.queues import open_service_queue, shares_jobs
 from dispatcher.app.storing import Storing, open_storing
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
@@ -26,6 +26,7 @@ from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.jobs import Jobs
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.places import Places
+from dispatcher.jobs.sharing import Sharing
 from dispatcher.jobs.threads import Paperwork
 from dispatcher.model import NodeId
 from dispatcher.queue.nodes import NodeFigures, NodeState
@@ -103,7 +104,7 @@ class Service:
         storing = await stack.enter_async_context(open_storing(self.config, places, queue, fleet))
         files, payloads = storing.files, storing.archive.payloads
         node = self._node = fleet.node(storing.queue, payloads, storing.recorder, name=name)
-        jobs = self._jobs(queue, node, storing, places, fleet)
+        jobs = self._jobs(queue, node, storing, places, fleet, name)
         await jobs.load()
         await stack.enter_async_context(jobs)
         relay = self._relay = _relay(fleet, node)
@@ -125,12 +126,16 @@ class Service:
                 draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
             self._log.info("stopped", advice="the same command goes on with every job")
 
-    def _jobs(self, queue: SqlQueue, node: Node, storing: Storing, places: Places, fleet: Fleet) -> Jobs:
+    def _jobs(
+        self, queue: SqlQueue, node: Node, storing: Storing, places: Places, fleet: Fleet, name: NodeId
+    ) -> Jobs:
         archive, files, clock = storing.archive, storing.files, fleet.clock
-        paperwork = Paperwork(queue, archive, places.work, self.config.queue.shard_size)
-        keeper = JobKeeper(queue, node, files, archive, paperwork, clock)
+        shared, settings = shares_jobs(self.config), self.config.queue
+        paperwork = Paperwork(queue, archive, places.work, settings.shard_size)
+        keeper = JobKeeper(queue, node, files, archive, paperwork, clock, shared=shared)
         housekeeping = Housekeeping(keeper, node, files, archive, queue, fleet.metrics, clock)
-        return Jobs(queue, node, files, archive, keeper, housekeeping, clock)
+        sharing = Sharing(keeper, queue, name, clock, settings.lease_s) if shared else None
+        return Jobs(queue, node, files, archive, keeper, housekeeping, clock, sharing=sharing)
 
     @property
     def _place(self) -> str:

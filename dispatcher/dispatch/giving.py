@@ -42,8 +42,8 @@ class Giving:
 
     def give(self, hungry: int, now: float) -> int:
         """So many other nodes have nothing: leave them a part of what is ready here. Returns the shards."""
-        if not hungry or self._desk.closed:
-            return 0
+        if not hungry or self._desk.closed or self.leaves_the_queue(now):
+            return 0  # what was given a moment ago may not be found yet
         given = to_give(self._desk.unbegun(), len(self._desk.backlog), hungry)
         if given:
             self._until = now + LEFT_S

@@ -1,8 +1,8 @@
 """Cutting lines into shards."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from dispatcher.jsonl import LINE_BYTES_MAX, Line
 from dispatcher.model import Shard
@@ -31,12 +31,8 @@ TAIL_SHARDS = 4
 """So many shards' worth of lines before the last one, and that, are cut smaller where it is asked for."""
 
 
-class _Cut(NamedTuple):
-    """One line that will stand in a shard."""
-
-    offset: int
-    end: int
-    rejected: bool
+Cut = tuple[int, int, bool]
+"""A line's first byte, the one after its last, and whether it was rejected."""
 
 
 class Sharder:
@@ -47,56 +43,67 @@ class Sharder:
         self.lines = 0
         self._limits = limits
         self._size = limits.shard_size
-        self._first_index = 0
-        self._cuts: list[_Cut] = []
-        self._held: deque[list[_Cut]] = deque()
-        """What may turn out to be the tail: whole shards, not numbered yet."""
+        self._start = self._end = 0
+        self._count = 0
+        self._rejected: list[int] = []
+        self._held: deque[Shard] = deque()
+        """The last shards, where the tail is to be cut smaller."""
+        self._cuts: deque[Cut] | None = None if limits.tail_size is None else deque()
+        """The lines of the held shards, and of the one that is open."""
 
     def add(self, line: Line, *, rejected: bool) -> Shard | None:
         """Take the next line; return the shard that it completes or no longer fits into.
 
         Where the tail is to be cut smaller, that is the shard that was completed four shards ago.
         """
-        cut = _Cut(line.offset, line.offset + line.length, rejected)
-        closed = self._close() if self._is_full(cut) else None
-        self._cuts.append(cut)
-        self.lines += 1
-        return closed
+        end = line.offset + line.length
+        closed = self._take(line.offset, end, rejected)
+        if self._cuts is None:
+            return closed
+        self._cuts.append((line.offset, end, rejected))
+        if closed is not None:
+            self._held.append(closed)
+        return self._let_go() if len(self._held) > TAIL_SHARDS else None
 
     def finish(self) -> list[Shard]:
         """The shards of the lines since the last one that was returned; none where there are none."""
-        rest = [*(cut for held in self._held for cut in held), *self._cuts]
-        self._held.clear()
-        self._cuts = []
-        self._size = self._limits.tail_size or self._limits.shard_size
-        shards: list[Shard] = []
-        for cut in rest:
-            if self._is_full(cut):
-                shards.append(self._shard(self._cuts))
-                self._cuts = []
-            self._cuts.append(cut)
-        if self._cuts:
-            shards.append(self._shard(self._cuts))
-            self._cuts = []
-        return shards
+        shards = [] if self._cuts is None else self._cut_again(self._cuts)
+        return shards if self._count == 0 else [*shards, self._close()]
 
-    def _is_full(self, following: _Cut) -> bool:
-        if not self._cuts:
-            return False
-        length = following.end - self._cuts[0].offset
-        return len(self._cuts) == self._size or length > self._limits.shard_bytes_max
+    def _take(self, offset: int, end: int, rejected: bool) -> Shard | None:  # noqa: FBT001  # a tuple's members
+        full = self._count == self._size or end - self._start > self._limits.shard_bytes_max
+        closed = self._close() if full and self._count else None
+        if self._count == 0:
+            self._start = offset
+        if rejected:
+            self._rejected.append(self.lines)
+        self._end = end
+        self._count += 1
+        self.lines += 1
+        return closed
 
-    def _close(self) -> Shard | None:
-        cuts, self._cuts = self._cuts, []
-        if self._limits.tail_size is None:
-            return self._shard(cuts)
-        self._held.append(cuts)
-        return self._shard(self._held.popleft()) if len(self._held) > TAIL_SHARDS else None
-
-    def _shard(self, cuts: list[_Cut]) -> Shard:
-        first, offset = self._first_index, cuts[0].offset
-        rejected = tuple(index for index, cut in enumerate(cuts, first) if cut.rejected)
-        shard = Shard(self.shards, first, len(cuts), offset, cuts[-1].end - offset, rejected)
+    def _close(self) -> Shard:
+        first_index = self.lines - self._count
+        length = self._end - self._start
+        shard = Shard(self.shards, first_index, self._count, self._start, length, tuple(self._rejected))
         self.shards += 1
-        self._first_index += len(cuts)
+        self._count = 0
+        self._rejected.clear()
         return shard
+
+    def _let_go(self) -> Shard:
+        """The first held shard is not of the tail."""
+        assert self._cuts is not None, "nothing is held without its lines"
+        shard = self._held.popleft()
+        for _ in range(shard.count):
+            self._cuts.popleft()
+        return shard
+
+    def _cut_again(self, cuts: Iterable[Cut]) -> list[Shard]:
+        """The shards that are held, and the open one, once more and smaller; the last of them stays open."""
+        self.shards -= len(self._held)
+        self.lines -= self._count + sum(shard.count for shard in self._held)
+        self._size = self._limits.tail_size or self._size
+        self._count = 0
+        self._rejected.clear()
+        return [closed for cut in cuts if (closed := self._take(*cut)) is not None]

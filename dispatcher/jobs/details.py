@@ -85,8 +85,8 @@ def status_of(details: Details) -> JobStatus:
 
 
 def stored(details: Details) -> dict[str, Any]:
-    """As the queue keeps them."""
-    kept: dict[str, Any] = msgspec.to_builtins(details)
+    """As the queue keeps them, and gives them back."""
+    kept: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(details))
     return kept
 
 

@@ -12,7 +12,7 @@ from dispatcher.jobs.ids import new_file_id
 from dispatcher.ports import Clock, Incoming, Store
 from dispatcher.queue.keeping import FileRecord, FilesWanted, Keeping
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 """Read at once."""
 
 

@@ -18,6 +18,7 @@ from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, STOPPED, Event, IllegalMoveError, Stage
 from dispatcher.jobs.overview import Overview, Overviews
 from dispatcher.jobs.results import finished_lines
+from dispatcher.jobs.sharing import Sharing
 from dispatcher.jobs.view import JobView, Now, view_of
 from dispatcher.model import Job, JobId
 from dispatcher.ports import Clock
@@ -60,7 +61,7 @@ class Jobs:
     cannot be had, StorageError and QueueError where it could not be kept.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the service's parts, each used by some method
         self,
         queue: SqlQueue,
         node: Node,
@@ -69,6 +70,8 @@ class Jobs:
         keeper: JobKeeper,
         housekeeping: Housekeeping,
         clock: Clock,
+        *,
+        sharing: Sharing | None = None,
     ) -> None:
         self._queue = queue
         self._node = node
@@ -77,6 +80,7 @@ class Jobs:
         self._keeper = keeper
         self._clock = clock
         self._housekeeping = housekeeping
+        self._sharing = sharing
         self._overviews = Overviews(keeper)
 
     async def load(self) -> None:
@@ -85,21 +89,25 @@ class Jobs:
 
     async def __aenter__(self) -> Self:
         await self._keeper.__aenter__()
-        self._sweeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
+        self._beside = [asyncio.create_task(self._housekeeping.run(), name="housekeeping")]
+        if self._sharing is not None:
+            self._beside.append(asyncio.create_task(self._sharing.run(), name="sharing"))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._sweeping.cancel()
-        await asyncio.wait([self._sweeping])
+        self._beside[0].cancel()
         await self._keeper.__aexit__(kind, error, trace)
+        for task in self._beside:  # what others are to go on with is given back once nothing goes on here
+            task.cancel()
+        await asyncio.wait(self._beside)
 
     # Looking
 
-    def get(self, job_id: str, owner: str | None = None) -> JobView | None:
+    async def get(self, job_id: str, owner: str | None = None) -> JobView | None:
         """One job now."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         return None if kept is None else view_of(kept, self._now())
 
     def list(
@@ -124,9 +132,9 @@ class Jobs:
         now = self._now()
         return [view_of(kept, now) for kept in found if kept.details.owner == owner]
 
-    def results(self, job_id: str, owner: str | None = None) -> AsyncIterator[bytes] | None:
+    async def results(self, job_id: str, owner: str | None = None) -> AsyncIterator[bytes] | None:
         """The lines finished so far, of the output and the error file, by shard; read while it runs."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         return None if kept is None else finished_lines(kept, self._queue, self._archive, self._files)
 
     # Changing
@@ -147,14 +155,17 @@ class Jobs:
             rows_max=new.rows_max,
             model=job.model,
         )
-        await self._queue.create_job(job, stored(details), priority=job.priority, weight=job.weight)
-        kept = Kept(job, details, self._clock.wall(), untouched=True)
+        written = stored(details)
+        await self._queue.create_job(job, written, priority=job.priority, weight=job.weight)
+        kept = Kept(job, details, self._clock.wall(), untouched=True, known=written)
         self._keeper.add(kept)
+        if self._sharing is not None:
+            await self._sharing.created(kept)
         return view_of(kept, self._now())
 
     async def cancel(self, job_id: str, owner: str | None = None) -> JobView | None:
         """Send nothing more of it; what is finished is kept. Again, it changes nothing."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
         if kept.stage not in STOPPED:
@@ -171,7 +182,7 @@ class Jobs:
 
     async def change(self, job_id: str, changes: Changes, owner: str | None = None) -> JobView | None:
         """Change what a job is entitled to, for all requests that are sent from now on."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
         async with kept.lock:
@@ -188,41 +199,57 @@ class Jobs:
 
         Its completion window begins anew; its files stay until there are new ones.
         """
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
         if kept.stage in ENDED and (kept.details.result is None or not kept.details.result.failed):
             raise IllegalMoveError(f"job {kept.id} has no failed requests")
-        if kept.released:
-            raise IllegalMoveError(f"job {kept.id}: its files were deleted, and with them its input")
+        if kept.released or not self._archive.wants(kept.details, await self._files.names()):
+            raise IllegalMoveError(
+                f"job {kept.id}: its files were deleted, or its time is over, and its input gone"
+            )
+        if self._sharing is not None:
+            await self._sharing.offer(kept)
         await self._keeper.move(kept, Event.RETRY)
         return view_of(kept, self._now())
 
     async def delete(self, job_id: str, owner: str | None = None) -> bool:
         """Forget a job that has ended; its files stay until they are deleted. False where there is none."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return False
         await self._keeper.remove(kept)
         return True
 
     async def _hold(self, job_id: str, owner: str | None, *, paused: bool) -> JobView | None:
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
-        async with kept.lock:
+
+        async def decide() -> None:
             if kept.stage not in (Stage.VALIDATING, Stage.IN_PROGRESS, Stage.REOPENING):
                 raise IllegalMoveError(f"job {kept.id} is {kept.stage}: it cannot be paused or resumed")
             was_paused = kept.details.paused
             await self._keeper.amend(kept, paused=paused)
-            if paused:
-                self._node.withdraw(kept.id, at_once=False)
-            else:
-                if was_paused:
-                    self._node.ledger.begin_rates(kept.id)
-                self._node.welcome(kept.id)
-                self._node.expect(kept.job)
+            self._held(kept, was_paused=was_paused)
+
+        await self._keeper.roll.change(kept, decide)
         return view_of(kept, self._now())
+
+    def _held(self, kept: Kept, *, was_paused: bool) -> None:
+        if kept.details.paused:
+            self._node.withdraw(kept.id, at_once=False)
+            return
+        if was_paused:
+            self._node.ledger.begin_rates(kept.id)
+        self._node.welcome(kept.id)
+        self._node.expect(kept.job)
+
+    async def _sought(self, job_id: str, owner: str | None) -> Kept | None:
+        """The job; one that another node has made just now as well."""
+        if self._sharing is not None and JobId(job_id) not in self._keeper.jobs:
+            await self._keeper.roll.look(JobId(job_id))
+        return self._find(job_id, owner)
 
     def _find(self, job_id: str, owner: str | None) -> Kept | None:
         kept = self._keeper.jobs.get(JobId(job_id))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 8 << 20
 """Of an input, at once: a store answers a request in a tenth of a second, whatever its size."""
 JOBS_REMEMBERED: Final = 1000
+TAKEN_BACK_AT_ONCE: Final = 16
+"""Shards: each takes three requests."""
 MADE_UP_BYTES: Final = 1024
 """What a line takes, about, that says that a request was not finished."""
 
@@ -115,10 +117,11 @@ class StoredArchive:
         self, job: Job, shards: AsyncIterator[ShardRecord], check: Callable[[], None]
     ) -> None:
         """See Archive."""
-        async for record in shards:
+        async for some in _batches(shards, TAKEN_BACK_AT_ONCE):
             check()
-            if record.epoch > 0:
-                await self._checkpoints.take_back_failures(job, record.shard, record.epoch)
+            taking_back = self._checkpoints.take_back_failures
+            leased = [record for record in some if record.epoch > 0]
+            await asyncio.gather(*(taking_back(job, record.shard, record.epoch) for record in leased))
 
     async def write(
         self,
@@ -191,6 +194,16 @@ async def _of_settled(
     async for record in records:
         check()
         yield record.shard, None if record.tally is None else record.epoch
+
+
+async def _batches(records: AsyncIterator[ShardRecord], size: int) -> AsyncIterator[list[ShardRecord]]:
+    batch: list[ShardRecord] = []
+    async for record in records:
+        batch.append(record)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    yield batch
 
 
 class _Reading(io.RawIOBase):

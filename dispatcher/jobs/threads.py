@@ -16,7 +16,11 @@ from dispatcher.jobs.details import TokenDetails
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.usage import UsageReader
 from dispatcher.model import Job, Shard, Tally
+from dispatcher.queue.keeping import Begun
 from dispatcher.queue.sql import SqlQueue
+
+JOURNALS_AT_ONCE = 8
+"""Read at the start: of a store each takes a tenth of a second, and each is held in memory."""
 
 
 class Paperwork:
@@ -73,18 +77,20 @@ class Paperwork:
         """What has been recorded of shards that are not settled, by number. Raises QueueError.
 
         These are the ones that were in hand when an earlier process ended, and those with failures to be sent
-        again; the journals of the former are read, one at a time. One that cannot be read counts for nothing.
+        again; the journals of the former are read, some at once. One that cannot be read counts for nothing.
         """
-        tallies: dict[int, Tally] = {}
-        for begun in await self._queue.keeping.begun(job.id):
-            tally = begun.tally or await self._tally_of(job, begun.shard)
-            if tally != Tally():
-                tallies[begun.shard.number] = tally
-        return tallies
+        begun, tallies = await self._queue.keeping.begun(job.id), dict[int, Tally]()
+        for start in range(0, len(begun), JOURNALS_AT_ONCE):
+            some = begun[start : start + JOURNALS_AT_ONCE]
+            found = await asyncio.gather(*(self._tally_of(job, each) for each in some))
+            tallies |= {each.shard.number: tally for each, tally in zip(some, found, strict=True)}
+        return {number: tally for number, tally in tallies.items() if tally != Tally()}
 
-    async def _tally_of(self, job: Job, shard: Shard) -> Tally:
+    async def _tally_of(self, job: Job, begun: Begun) -> Tally:
+        if begun.tally is not None:
+            return begun.tally
         try:
-            return (await self._archive.contents(job, shard, None)).tally
+            return (await self._archive.contents(job, begun.shard, None)).tally
         except StorageError as error:  # the job says so when the shard is leased
-            self._log.warning("journal_unreadable", job=job.id, shard=shard.number, error=str(error))
+            self._log.warning("journal_unreadable", job=job.id, shard=begun.shard.number, error=str(error))
             return Tally()

@@ -61,6 +61,8 @@ class Custodies:
         )
         async with self._database.write() as connection:
             job_ids = list(await connection.scalars(free))
+            if not job_ids:
+                return []
             taken = self._taken(node).where(custody.c.job_id.in_(job_ids))
             rows = await connection.execute(taken.returning(custody.c.job_id, custody.c.epoch))
             epochs: dict[JobId, int] = {row.job_id: row.epoch for row in rows}

@@ -1,13 +1,13 @@
 """What the service keeps beside the shards: its files, and where each job is in its life."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, delete, func, insert, literal, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from dispatcher.errors import QueueError
+from dispatcher.errors import JobMovedError, QueueError
 from dispatcher.model import Job, JobId, Shard, Tally
 from dispatcher.queue import statements
 from dispatcher.queue.bell import Bell
@@ -63,14 +63,22 @@ class Keeping:
 
     @whole
     async def move(
-        self, job_id: JobId, status: JobStatus, details: dict[str, Any], held: Custody | None = None
+        self,
+        job_id: JobId,
+        status: JobStatus,
+        details: dict[str, Any],
+        *,
+        before: Mapping[str, Any] | None = None,
+        held: Custody | None = None,
     ) -> None:
         """Move a job to a status, with new details, together. Raises QueueError for an unknown job.
 
+        With `before` it is moved only from these details; raises JobMovedError where they are others by now.
         With a custody it is moved only while that holds; raises CustodyLostError where it does not.
         """
         async with self._database.write() as connection:
             await _fence(connection, held)
+            await _require(connection, job_id, before, details)
             await _move(connection, job_id, status, details)
             await self._database.announce(connection, News(Topic.JOB, job_id))
         self._bell.ring()
@@ -84,14 +92,16 @@ class Keeping:
         *,
         made: Sequence[FileRecord] = (),
         gone: Sequence[str] = (),
+        before: Mapping[str, Any] | None = None,
         held: Custody | None = None,
     ) -> None:
         """Move a job together with the files that were `made` of it, in place of those that are `gone`.
 
-        `held` as for `move`.
+        `before` and `held` as for `move`.
         """
         async with self._database.write_once() as connection:
             await _fence(connection, held)
+            await _require(connection, job_id, before, details)
             await _move(connection, job_id, status, details)
             await connection.execute(delete(files).where(files.c.id.in_(gone)))
             if made:
@@ -215,6 +225,18 @@ def _page(wanted: FilesWanted, last: Sequence[object], now: float) -> Select[Any
 async def _fence(connection: AsyncConnection, held: Custody | None) -> None:
     if held is not None:
         await fence(connection, held)
+
+
+async def _require(
+    connection: AsyncConnection, job_id: JobId, before: Mapping[str, Any] | None, after: dict[str, Any]
+) -> None:
+    """Let the transaction go on only from these details; or from those it is to leave, where it was done."""
+    if before is None:
+        return
+    asked = select(jobs.c.details).where(jobs.c.id == job_id).with_for_update()
+    found = (await connection.execute(asked)).one_or_none()
+    if found is not None and found.details not in (before, after):
+        raise JobMovedError(f"job {job_id}: another node has moved it meanwhile")
 
 
 async def _move(

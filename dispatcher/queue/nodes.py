@@ -1,12 +1,14 @@
 """The nodes that share the queue: who they are, and when they were last heard of."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum, auto
+from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, delete, insert, select, update
 
-from dispatcher.model import NodeId
+from dispatcher.model import JobId, NodeId, Tally
 from dispatcher.queue.bell import Bell
 from dispatcher.queue.schema import custody, nodes, shards
 from dispatcher.queue.transactions import WORK, Transactions
@@ -21,6 +23,21 @@ class NodeState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class JobFigures:
+    """What a node does for one job."""
+
+    in_hand: Tally = field(default_factory=Tally)
+    """Durable outcomes of the shards that it holds: of those that are settled the queue tells."""
+    in_flight: int = 0
+    rows_per_s: float = 0.0
+    """Its own part, as of the tokens: over the last minute."""
+    tokens_per_s: float = 0.0
+    """Generated tokens."""
+    rates_over_s: float = 0.0
+    """How long the time is that the rates are taken over."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFigures:
     """What a node tells with every heartbeat."""
 
@@ -28,6 +45,11 @@ class NodeFigures:
     in_flight: int = 0
     """Requests that are open at servers."""
     shards_leased: int = 0
+    rows_per_s: float = 0.0
+    """Of all its jobs, those included that `jobs` has no room for."""
+    tokens_per_s: float = 0.0
+    jobs: Mapping[JobId, JobFigures] = field(default_factory=dict)
+    """What it works on, as far as there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +111,7 @@ class Nodes:
         return [
             NodeRecord(
                 NodeIdentity(row.id, row.host, row.pid, row.version, row.address),
-                NodeFigures(NodeState(row.state), row.in_flight, row.shards_leased),
+                NodeFigures(NodeState(row.state), row.in_flight, row.shards_leased, **_read_work(row.work)),
                 row.started_at,
                 max(0.0, row.silent_s),
             )
@@ -118,5 +140,26 @@ class Nodes:
             return (await connection.execute(gone)).rowcount
 
 
-def _row(figures: NodeFigures) -> dict[str, str | int]:
-    return {**asdict(figures), "state": figures.state.value}
+class _Work(msgspec.Struct, frozen=True):
+    """The part of the figures that is one column: a newer dispatcher's may say more."""
+
+    rows_per_s: float = 0.0
+    tokens_per_s: float = 0.0
+    jobs: dict[JobId, JobFigures] = {}
+
+
+def _row(figures: NodeFigures) -> dict[str, Any]:
+    work = _Work(figures.rows_per_s, figures.tokens_per_s, dict(figures.jobs))
+    return {
+        "state": figures.state.value,
+        "in_flight": figures.in_flight,
+        "shards_leased": figures.shards_leased,
+        "work": msgspec.to_builtins(work),
+    }
+
+
+def _read_work(kept: object) -> dict[str, Any]:
+    try:
+        return msgspec.structs.asdict(msgspec.convert(kept, _Work))
+    except msgspec.ValidationError:  # another version's: its other figures hold
+        return {}

@@ -91,6 +91,8 @@ nodes = Table(
     Column("state", Text, nullable=False),
     Column("in_flight", Integer, nullable=False),
     Column("shards_leased", Integer, nullable=False),
+    # What it does for each job, for views: see nodes.JobFigures.
+    Column("work", JSON, nullable=False),
 )
 
 members = Table(

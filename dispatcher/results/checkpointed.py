@@ -173,6 +173,8 @@ class CheckpointedRecorder:
             await self._store.find(NOTHING)
 
     async def _checkpoint(self, opened: _Open) -> None:
+        if self._left_s(opened.lease) <= 0:
+            return  # it may be renewed yet: where the queue was away for all, nobody has taken it over
         try:
             if await self._tried(opened, finally_=False):
                 opened.due_at = self._clock.now() + self._checkpoint_s

@@ -20,6 +20,7 @@ FOLDER: Final = "journals"
 _SHARDS_PER_FOLDER: Final = 1000
 _KEY: Final = re.compile(r"journals/([^/]+)/[0-9]+/([0-9]+)/([0-9]+)(\.reopened)?")
 _LOOKS_MAX: Final = 5
+_DELETED_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,13 @@ class Checkpoints:
 
     async def delete_all(self, job: JobId) -> None:
         """Remove every journal of a job."""
-        await self._store.delete([stored.key async for stored in self._store.list(folder_of(job))])
+        keys: list[str] = []
+        async for stored in self._store.list(folder_of(job)):
+            keys.append(stored.key)
+            if len(keys) == _DELETED_AT_ONCE:
+                await self._store.delete(keys)
+                keys.clear()
+        await self._store.delete(keys)
 
     async def _version_of_a_beginning(self, key: str, content: bytes) -> str | None:
         found = await self._store.find(key)

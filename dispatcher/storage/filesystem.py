@@ -116,8 +116,10 @@ class StateLock:
         until = time.monotonic() + _ORPHANS_S_MAX
         while not _locked(descriptor):
             holder = os.pread(descriptor, _HOLDER_BYTES_MAX, 0)
-            if time.monotonic() >= until or not _is_gone(holder):
-                raise StateError(f"{self._state_dir} is in use by {_described(holder)}")
+            gone = _is_gone(holder)
+            if time.monotonic() >= until or not gone:
+                left = "; that is dead, and its workers have not ended yet: try again" if gone else ""
+                raise StateError(f"{self._state_dir} is in use by {_described(holder)}{left}")
             time.sleep(0.02)
         holder = msgspec.json.encode(_Holder(os.getpid(), socket.gethostname(), self._wall()))
         os.ftruncate(descriptor, 0)

@@ -15,7 +15,7 @@ from dispatcher.storage.opening import refusals
 from dispatcher.storage.patience import Patience
 
 if TYPE_CHECKING:
-    from obstore import GetOptions, ObjectMeta, PutMode
+    from obstore import GetOptions, ObjectMeta, PutMode, PutResult, UpdateVersion
     from obstore.store import ObjectStore as Client
 
 PART_BYTES_MIN: Final = 8 << 20
@@ -90,13 +90,13 @@ class ObjectStorage:
 
     async def put(self, key: str, content: bytes, replaces: str | None = None) -> str:
         """See Store."""
-        mode: PutMode = "create" if replaces is None else {"e_tag": replaces}
+        mode: PutMode = "create" if replaces is None else _update(replaces)
 
         async def request() -> str:
             with refusals(self._where(key), "cannot be written"):
                 # One request, so that its condition counts: a multipart upload has none.
                 put = obstore.put_async(self._single, key, content, mode=mode, use_multipart=False)
-                return _version((await put)["e_tag"])
+                return _version(await put)
 
         try:
             return await self._patience.keep_trying(request)
@@ -170,7 +170,7 @@ class ObjectStorage:
             with refusals(self._where(key), "cannot be read"):
                 found = await obstore.get_async(self._single, key)
                 same = bytes(await found.bytes_async()) == content
-                return _version(found.meta["e_tag"]) if same else None
+                return _version(found.meta) if same else None
 
         try:
             return await self._patience.keep_trying(request)
@@ -272,9 +272,14 @@ async def _ended(sending: "asyncio.Task[None]") -> None:
 
 
 def _stored(meta: "ObjectMeta") -> Stored:
-    return Stored(meta["path"], meta["size"], meta["last_modified"].timestamp(), _version(meta["e_tag"]))
+    return Stored(meta["path"], meta["size"], meta["last_modified"].timestamp(), _version(meta))
 
 
-def _version(e_tag: str | None) -> str:
-    assert e_tag is not None, "every store that takes conditions gives an ETag"
-    return e_tag
+def _version(written: "ObjectMeta | PutResult") -> str:
+    """Both of what stores tell versions by: S3 and Azure take the ETag, GCS its generation."""
+    return f"{written['e_tag'] or ''}\n{written['version'] or ''}"
+
+
+def _update(version: str) -> "UpdateVersion":
+    e_tag, _, generation = version.partition("\n")
+    return {"e_tag": e_tag, "version": generation} if generation else {"e_tag": e_tag}

@@ -195,7 +195,8 @@ INSERT INTO shards (job_id, number, first_index, count, "offset", length, reject
 SELECT id, n, n * 256::bigint, 256, n * 100000::bigint, 100000, '[]', 256,
        CASE WHEN n < {settled} THEN 'node' END, 1, CASE WHEN n < {settled} THEN 1 END,
        CASE WHEN n < {settled} THEN 1 END, CASE WHEN n < {settled} THEN 256 END,
-       CASE WHEN n < {settled} THEN 0 END, CASE WHEN n < {settled} THEN 0 END, CASE WHEN n < {settled} THEN 0 END
+       CASE WHEN n < {settled} THEN 0 END, CASE WHEN n < {settled} THEN 0 END,
+       CASE WHEN n < {settled} THEN 0 END
 FROM jobs, generate_series(0, {each} - 1) n;
 ALTER TABLE shards ADD CONSTRAINT shards_pkey PRIMARY KEY (job_id, number);
 DO $$ DECLARE again text; BEGIN

@@ -18,6 +18,11 @@ from store_contract import StoreContract
 from structlog.testing import capture_logs
 
 from dispatcher.app.clock import SystemClock
+from dispatcher.errors import LeaseLostError
+from dispatcher.model import Job, JobId, Lease, Outcome, Request, Shard
+from dispatcher.results.checkpointed import CheckpointedRecorder
+from dispatcher.results.copies import Copies
+from dispatcher.results.recorder import JournalRecorder
 from dispatcher.results.verify import verify
 from dispatcher.storage.objects import ObjectStorage
 from dispatcher.storage.opening import open_store
@@ -171,10 +176,25 @@ async def test_a_killed_node_whose_disk_is_lost_costs_what_came_after_the_last_c
     assert len(bucket.keys("journals")) == 2000 // 200
 
 
+async def test_a_node_that_stops_in_order_hands_over_all_it_has(bucket, serve, tmp_path):
+    server = await serve(engine=EngineSettings(max_sequences=8, decode_step_s=0.005), answer_tokens=16)
+    storage = {"url": bucket.url, "directory": str(tmp_path / "scratch")}
+    async with serving(None, server, storage=storage) as stage:
+        batch = await stage.submit(rows(150))
+        await stage.until(batch, lambda found: found.request_counts.completed >= 60)
+        await stage.kill()
+    shutil.rmtree(tmp_path / "scratch" / "journals")
+    kept, sent = stored(bucket, tmp_path), len(sends(server))
+    assert len(kept) >= 60
+    async with serving(None, server, storage=storage) as stage:
+        await prove(stage.sdk, batch, rows(150), tmp_path)
+    assert not kept & set(sends(server)[sent:])
+
+
 async def test_a_store_that_refuses_for_20_s_costs_time_and_no_row(s3, bucket, serve, tmp_path, monkeypatch):
     engine = EngineSettings(max_sequences=IN_FLIGHT, decode_step_s=0.02)
     server = await serve(engine=engine, answer_tokens=24)
-    requests = rows(1500)
+    requests = rows(1000)
     storage = {"url": bucket.url, "directory": str(tmp_path / "scratch")}
     settings = {"results": {"sync_s": 0.05, "checkpoint_s": 2}, "queue": {"shard_size": 50}}
     with capture_logs() as logs:
@@ -198,6 +218,29 @@ async def test_a_store_that_refuses_for_20_s_costs_time_and_no_row(s3, bucket, s
     assert (events["store_unavailable"], events["store_available"]) == (1, 1)
     assert events["job_hindered"] == events["checkpoint_failed"] == 0
     assert bucket.uploads() == []
+
+
+async def test_of_two_nodes_with_one_lease_the_second_is_refused(bucket, tmp_path):
+    lease = Lease(Job(JobId("batch_1")), Shard(0, 0, 4, 0, 0, ()), 1)
+    requests = [Request(index, f"row-{index}", "/v1/completions", None, b"{}") for index in range(4)]
+
+    def node(name):
+        copies = Copies(tmp_path / name)
+        inner = JournalRecorder(tmp_path / name, SystemClock(), sync_s=0.01, path_of=copies.path_of)
+        store = storage_of(bucket.url)
+        return CheckpointedRecorder(inner, store, copies, SystemClock(), Random(1), left_s=lambda _: 60.0)
+
+    async with node("a") as first, node("b") as second:
+        for recorder, index in ((first, 0), (second, 1)):
+            await recorder.open(lease, requests)
+            outcome = Outcome(index, f"row-{index}", None, "", 200, None, b'{"choices":[]}')
+            recorder.append(lease, outcome)
+        await first.close(lease)
+        with pytest.raises(LeaseLostError, match="another node has written"):
+            await second.close(lease)
+    (key,) = bucket.keys("journals")
+    assert b"row-0" in bucket.read(key)
+    assert b"row-1" not in bucket.read(key)
 
 
 async def test_garbage_is_looked_for_beside_a_running_service_and_young_bytes_stay(

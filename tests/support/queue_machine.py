@@ -358,7 +358,8 @@ class CustodyContract(RuleBasedStateMachine):
     def act(self, data):
         """Whoever has lost custody moves nothing."""
         held = data.draw(st.sampled_from(self.given))
-        act = self.queues[held.node].keeping.move(held.job_id, JobStatus.ACTIVE, {"by": held.epoch}, held)
+        keeping = self.queues[held.node].keeping
+        act = keeping.move(held.job_id, JobStatus.ACTIVE, {"by": held.epoch}, held=held)
         if self.holds(held):
             self.run(act)
         else:

@@ -1,14 +1,16 @@
 """What nodes that share a queue in a database tell each other. Needs the fixture `sql`."""
 
 import pytest
+from sqlalchemy import update
 
 from dispatcher.errors import CustodyLostError
-from dispatcher.model import Job, JobId, NodeId
+from dispatcher.model import Job, JobId, NodeId, Tally
 from dispatcher.queue.custody import Custody
 from dispatcher.queue.keeping import FileRecord
 from dispatcher.queue.members import MemberKind, MemberRecord
-from dispatcher.queue.nodes import NodeFigures, NodeIdentity, NodeState
+from dispatcher.queue.nodes import JobFigures, NodeFigures, NodeIdentity, NodeState
 from dispatcher.queue.records import JobStatus
+from dispatcher.queue.schema import nodes
 
 A, B, C = JobId("a"), JobId("b"), JobId("c")
 FIRST = NodeIdentity(NodeId("node-a"), "gpu1", 17, "0.1.0", "http://gpu1:8080")
@@ -31,6 +33,32 @@ async def test_nodes_see_each_other_with_their_figures_and_their_silence(sql):
     assert (first.identity, first.figures, first.silent_s) == (FIRST, NodeFigures(), 5)
     assert (second.identity, second.figures) == (SECOND, NodeFigures(NodeState.DRAINING, 7, 3))
     assert (second.started_at, second.silent_s) == (first.started_at + 5, 0)
+
+
+async def test_nodes_tell_each_other_what_they_do_for_each_job(sql):
+    in_hand = Tally(5, 2, 100, 50, {"timeout": 2})
+    figures = NodeFigures(
+        in_flight=9,
+        rows_per_s=3.5,
+        tokens_per_s=70,
+        jobs={A: JobFigures(in_hand, 4, 2.5, 60, 60), B: JobFigures()},
+    )
+    await sql.queue.nodes.register(FIRST)
+    assert await sql.queue.nodes.heartbeat(FIRST.id, figures)
+    (told,) = await sql.queue.nodes.list()
+    assert told.figures == figures
+
+
+async def test_figures_of_another_version_are_read_as_far_as_they_are_known(sql):
+    await sql.queue.nodes.register(FIRST)
+    for work, rows_per_s in (
+        ({"rows_per_s": 2, "mood": "good", "jobs": {"a": {"weather": 1}}}, 2),
+        ({"jobs": []}, 0),
+    ):
+        async with sql.queue._database.write() as connection:
+            await connection.execute(update(nodes).values(work=work))
+        (told,) = await sql.queue.nodes.list()
+        assert (told.identity, told.figures.rows_per_s) == (FIRST, rows_per_s)
 
 
 async def test_a_node_that_was_forgotten_is_told_so_and_comes_in_again(sql):
@@ -151,7 +179,7 @@ async def test_who_has_lost_custody_moves_nothing(sql, shards, node, other):
     held = await sql.queue.custody.take(other, A)
     made = [FileRecord("f", "ann", "f", "batch_output", 1, 1.0)]
     for late in (
-        keeping.move(A, JobStatus.CANCELLED, {}, lost),
+        keeping.move(A, JobStatus.CANCELLED, {}, held=lost),
         keeping.conclude(A, JobStatus.FINISHED, {}, made=made, held=lost),
         keeping.clear(A, lost),
     ):

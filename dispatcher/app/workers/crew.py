@@ -162,6 +162,7 @@ class Crew:
         worker = self._workers[number] = Worker(number, node, process, self._clock.now())
         self._joined.began(node)
         self._pass_on_the_end(worker)
+        tell_suspects(self._workers.values())
         try:
             await self._hear(worker)
         finally:

@@ -1,7 +1,7 @@
 """One worker: a node of its own on the run's queue, that obeys the run and reports to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -66,6 +66,7 @@ class Worker:
         self._metrics = Metrics(self._registry)
         self._stopped = False
         self._others_hungry = 0
+        self._suspects_elsewhere: Sequence[str] = ()
         self._draining: asyncio.Task[None] | None = None
         self._fleet: Fleet | None = None
         self._recorder: JournalRecorder | None = None
@@ -116,6 +117,7 @@ class Worker:
             self._fleet, self._recorder = fleet, recorder
             self._node = fleet.node(queue, payloads, recorder, review, NodeId(self._order.node))
             self._node.desk.share_servers(portion)
+            self._node.desk.hear_of_suspects(map(ServerId, self._suspects_elsewhere))
             yield self._node
 
     # Obeying
@@ -130,6 +132,7 @@ class Worker:
                 case AskSeries():
                     self._channel.tell(TellSeries(await asyncio.to_thread(series_of, self._registry)))
                 case Elsewhere(servers):
+                    self._suspects_elsewhere = servers
                     if self._node is not None:
                         self._node.desk.hear_of_suspects(map(ServerId, servers))
                 case Hungry(others):

@@ -36,7 +36,9 @@ def migrated(postgres):
 @pytest.fixture
 def url(postgres, migrated):
     """Of a database with the queue's tables."""
-    return queue_url(postgres.fresh_database(template=migrated))
+    made = queue_url(postgres.fresh_database(template=migrated))
+    yield made
+    postgres.drop_database(made.secret)
 
 
 @asynccontextmanager

@@ -263,6 +263,10 @@ async def test_where_the_database_stays_away_it_is_said_that_nobody_knows(url, w
             await queue.create_job(Job(JobId("b")), {})
 
 
+async def test_a_transaction_that_a_promoted_standby_never_had_was_not_done(queue):
+    assert not await queue._database._was_committed("999999999999")
+
+
 # Other nodes
 
 

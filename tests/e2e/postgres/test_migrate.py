@@ -67,6 +67,23 @@ async def test_the_printed_statements_do_what_the_command_does(postgres, migrate
         assert "shards" in answers.pop()
 
 
+async def test_a_schema_of_its_own_is_an_option_of_the_url(postgres, migrate, shards):
+    url = postgres.fresh_database()
+    name = url.rsplit("/", 1)[1]
+    postgres.sql("CREATE SCHEMA apart", name)
+    postgres.role("worker")
+    apart = queue_url(f"{url}?search_path=apart")
+    assert (await migrate(apart.secret, "--grant-to", "worker")).status == 0
+    assert postgres.sql("SELECT count(*) FROM apart.shards", name) == "0"
+    assert (await migrate(url, "--check")).status == 1  # nothing is in the usual one
+    as_worker = queue_url(apart.secret.replace("postgres@", "worker@"))
+    async with open_shared_queue(as_worker, SystemClock()) as queue:
+        await queue.create_job(Job(A), {})
+        await queue.add_shards(A, shards([4]))
+        await queue.activate(A)
+        assert len(await queue.lease(NodeId("n"), 4)) == 1
+
+
 async def test_two_that_migrate_at_once_do_it_once(postgres):
     url = queue_url(postgres.fresh_database())
 

@@ -8,32 +8,60 @@ from queue_worlds import VirtualClock
 
 from dispatcher.app.attendance import Attendance
 from dispatcher.errors import StateError, StoppedError
-from dispatcher.model import Job, JobId, NodeId, Shard
-from dispatcher.queue.nodes import NodeFigures, NodeIdentity, NodeState
-from dispatcher.queue.sql import open_queue
+from dispatcher.model import NodeId
+from dispatcher.queue.nodes import NodeFigures, NodeIdentity, NodeRecord, NodeState
 
 SILENCE_S = 60.0
 OURS = NodeIdentity(NodeId("ours"), "gpu1", 17, "0.1.0")
 OTHER = NodeIdentity(NodeId("another"), "gpu2", 18, "0.1.0")
 
 
+class FakeNodes:
+    """The list of nodes, without a database."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.records = {}
+
+    async def register(self, identity):
+        await asyncio.sleep(0)
+        self.records[identity.id] = (identity, NodeFigures(), self.clock.time, self.clock.time)
+
+    async def heartbeat(self, node, figures):
+        await asyncio.sleep(0)
+        if node not in self.records:
+            return False
+        identity, _, started_at, _ = self.records[node]
+        self.records[node] = (identity, figures, started_at, self.clock.time)
+        return True
+
+    async def list(self):
+        await asyncio.sleep(0)
+        return [
+            NodeRecord(identity, figures, started_at, self.clock.time - heartbeat_at)
+            for identity, figures, started_at, heartbeat_at in self.records.values()
+        ]
+
+    async def remove(self, node):
+        await asyncio.sleep(0)
+        self.records.pop(node, None)
+
+
 class World:
-    def __init__(self, queue, clock):
-        self.queue = queue
+    def __init__(self, clock):
+        self.nodes = FakeNodes(clock)
         self.clock = clock
         self.figures = NodeFigures()
         self.displaced = 0
 
     def attendance(self, identity=OURS):
-        return Attendance(
-            self.queue.nodes, identity, self.clock, SILENCE_S, lambda: self.figures, self._count
-        )
+        return Attendance(self.nodes, identity, self.clock, SILENCE_S, lambda: self.figures, self._count)
 
     def _count(self):
         self.displaced += 1
 
     async def names(self):
-        return [record.identity.id for record in await self.queue.nodes.list()]
+        return [record.identity.id for record in await self.nodes.list()]
 
     async def pass_time(self, seconds, task=None):
         """Second by second, and between them whatever is due is done."""
@@ -46,10 +74,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path):
-    clock = VirtualClock()
-    async with open_queue(tmp_path / "queue.sqlite", clock, lease_s=SILENCE_S) as queue:
-        yield World(queue, clock)
+def world():
+    return World(VirtualClock())
 
 
 @asynccontextmanager
@@ -85,24 +111,19 @@ async def test_a_service_tells_its_figures_three_times_in_the_time_of_silence(wo
         world.figures = NodeFigures(in_flight=7, shards_leased=3)
         await world.names()
         await world.pass_time(20)
-        (record,) = await world.queue.nodes.list()
+        (record,) = await world.nodes.list()
         assert (record.figures, record.silent_s) == (world.figures, 0)
 
 
-async def test_a_dead_service_is_waited_for_until_its_silence_is_long_enough_and_what_it_held_is_free(world):
-    await world.queue.create_job(Job(JobId("a")), {})
-    await world.queue.add_shards(JobId("a"), [Shard(0, 0, 4, 0, 40)])
-    await world.queue.activate(JobId("a"))
-    await world.queue.nodes.register(OTHER)
+async def test_a_dead_service_is_waited_for_until_its_silence_is_long_enough_and_taken_off_the_list(world):
+    await world.nodes.register(OTHER)
     world.clock.advance(30)
-    await world.queue.lease(OTHER.id, 4)
     async with coming(world) as task:
         await world.pass_time(29)
         assert not task.came.is_set()
         await world.pass_time(2)
         assert task.came.is_set()
         assert await world.names() == [OURS.id]
-        assert len(await world.queue.lease(OURS.id, 4)) == 1
 
 
 async def test_a_living_service_keeps_another_one_out(world):
@@ -118,23 +139,23 @@ async def test_a_living_service_keeps_another_one_out(world):
 
 
 async def test_of_two_that_wait_for_a_dead_one_the_first_comes_in(world):
-    await world.queue.nodes.register(OTHER)
+    await world.nodes.register(OTHER)
     world.clock.advance(1)
     async with coming(world) as task:
         while OURS.id not in await world.names():
             pass
         world.clock.advance(1)
         late = NodeIdentity(NodeId("late"), "gpu3", 19, "0.1.0")
-        await world.queue.nodes.register(late)  # it waits as well, and beats
+        await world.nodes.register(late)  # it waits as well, and beats
         for _ in range(60):
-            await world.queue.nodes.heartbeat(late.id, NodeFigures())
+            await world.nodes.heartbeat(late.id, NodeFigures())
             await world.pass_time(1)
         assert task.came.is_set()
 
 
 async def test_a_service_whose_place_was_taken_is_told_once(world):
     async with world.attendance().alone():
-        await world.queue.nodes.remove(OURS.id)
+        await world.nodes.remove(OURS.id)
         await world.pass_time(45)
         assert world.displaced == 1
 

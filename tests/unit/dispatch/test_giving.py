@@ -91,7 +91,10 @@ async def test_what_was_given_back_is_left_to_the_others_for_a_while(bench):
         await asyncio.sleep(0.1)
         given = (await b.queue.depth()).shards_ready
         assert given >= 4
-        await asyncio.sleep(LEFT_S - 0.2)
+        b.node.share_out(1)
+        await asyncio.sleep(0.1)
+        assert (await b.queue.depth()).shards_ready == given, "it may not have been found yet"
+        await asyncio.sleep(LEFT_S - 0.3)
         assert (await b.queue.depth()).shards_ready == given
         await asyncio.sleep(1.2)
         assert (await b.queue.depth()).shards_ready == 0, "nobody came: it has them again"

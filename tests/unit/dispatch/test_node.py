@@ -536,6 +536,7 @@ async def test_a_lease_that_ends_before_its_journal_is_kept_is_let_go(bench):
             await close(lease)
             if not refused:
                 refused.append(lease)
+                b.queue.stolen.add(lease)
                 raise LeaseLostError("over by this node's clock")
 
         b.recorder.close = over

@@ -225,6 +225,22 @@ async def test_a_node_whose_lease_is_over_by_its_own_clock_writes_nothing(world)
     assert world.store.puts == []
 
 
+async def test_a_lease_that_is_prolonged_after_it_was_over_is_checkpointed_again(world):
+    """The queue was away for all nodes: nobody has taken the shard over meanwhile."""
+    async with world.node("a") as recorder:
+        await world.open(recorder, world.lease(1))
+        await world.record(recorder, world.lease(1), 0)
+        world.left_s = 0.0
+        await world.clock.pass_by(2 * CHECKPOINT_S)
+        assert world.store.puts == []
+        world.left_s = 60.0
+        await world.clock.pass_by(2)
+        assert await world.outcomes() == [0]
+        await world.record(recorder, world.lease(1), 1)
+        await world.clock.pass_by(CHECKPOINT_S + 1)
+        assert await world.outcomes() == [0, 1]
+
+
 async def test_a_store_that_refuses_is_an_obstacle_that_closing_waits_out(world):
     async with world.node("a") as recorder:
         await world.open(recorder, world.lease(1))

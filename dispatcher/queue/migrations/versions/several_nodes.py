@@ -49,6 +49,7 @@ def _create_nodes() -> None:
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("in_flight", sa.Integer, nullable=False),
         sa.Column("shards_leased", sa.Integer, nullable=False),
+        sa.Column("work", sa.JSON, nullable=False),
     )
 
 

@@ -39,6 +39,8 @@ class Holdings:
 
     def __init__(self, ledger: Ledger, lease_s: float) -> None:
         self.shards: dict[int, Holding] = {}
+        self.taken: dict[tuple[int, int], float] = {}
+        """When a later lease took the place of one, by shard and epoch."""
         self._asked: list[tuple[float, float]] = []
         """When nodes asked for work, and the number of the last shard that was in their reach."""
         self._ledger = ledger
@@ -49,6 +51,8 @@ class Holdings:
         for lease in leases:
             number = lease.shard.number
             self._check_free(number, lease.epoch, now)
+            if number in self.shards:
+                self.taken[number, self.shards[number].lease.epoch] = now
             self.shards[number] = Holding(node, lease, now + self._lease_s)
             self._ledger.note("leased", node, number, lease.epoch)
         enough = sum(lease.shard.requests for lease in leases) >= want

@@ -1,6 +1,6 @@
 """The truth about outcomes where several nodes work: what is durable where, and what each node was told."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -37,12 +37,20 @@ class Records:
 
     Args:
         ledger: Told of breaches.
+        taken: When a later lease took the place of one, by shard and epoch.
         shard_size: Rows in a shard.
         lost_s: How old an outcome may be, in seconds, and be lost with its node; 0: none may be.
         told_s: How long after a trouble a node may not know yet that it has lost a lease.
     """
 
-    def __init__(self, ledger: Ledger, shard_size: int, lost_s: float, told_s: float) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        taken: Mapping[tuple[int, int], float],
+        shard_size: int,
+        lost_s: float,
+        told_s: float,
+    ) -> None:
         self.redone = 0
         """Outcomes that were durable on a node's disk, and were made again."""
         self.stale = 0
@@ -52,6 +60,7 @@ class Records:
         self.released: dict[tuple[int, int], float] = {}
         """When leases were given back, by shard and epoch."""
         self._ledger = ledger
+        self._taken = taken
         self._shard_size = shard_size
         self._lost_s = lost_s
         self._told_s = told_s
@@ -93,7 +102,10 @@ class Records:
         self._ledger.require(excused, f"{node} sent a row of shard {number}, which is settled")
 
     def _redo(self, index: int, lease: Lease, durable: Durable) -> None:
-        """A row that was durable is to be done again: had its node had the time to save it?"""
+        """A row that was durable is to be done again: had its node had the time to save it?
+
+        Not where it may have let go of the shard for a trouble that was over by then.
+        """
         released_at = self.released.get((lease.shard.number, durable.epoch))
         self.redone += 1
         now = self._ledger.now()
@@ -102,8 +114,8 @@ class Records:
             what = f"durable when epoch {durable.epoch} was given back"
             self._ledger.require(not calm, f"row {index} of shard {lease.shard.number} is redone: {what}")
             return
-        saved_at = durable.at + self._lost_s
-        in_time = saved_at < now and durable.links.calm(durable.at, saved_at)
+        saved_at, taken_at = durable.at + self._lost_s, self._taken[lease.shard.number, durable.epoch]
+        in_time = saved_at < taken_at and durable.links.calm(durable.at - self._told_s, saved_at)
         self._ledger.require(
             not in_time,
             f"row {index} of shard {lease.shard.number} is redone: durable for {now - durable.at:.1f} s",

@@ -57,7 +57,9 @@ class NodesSimulation:
         self.lease_s = FOR_EVER_S if scenario.shared_disk else base.lease_s
         self.holdings = Holdings(self.ledger, self.lease_s)
         lost = lost_s(scenario.checkpoint_s, shared_disk=scenario.shared_disk)
-        self.records = Records(self.ledger, base.shard_size, lost, base.lease_s / 3 + TOLD_S)
+        self.records = Records(
+            self.ledger, self.holdings.taken, base.shard_size, lost, base.lease_s / 3 + TOLD_S
+        )
         self._folder = folder
         self._job = Job(JOB, max_attempts=base.max_attempts, request_timeout_s=base.request_timeout_s)
         self._servers: list[SimulatedServer] = []
@@ -173,6 +175,7 @@ class NodesSimulation:
         shared.queue.links.remove(life.link)
         if living.done():
             living.result()
+            self._notice(life)  # it may not have reached the queue in the end
         return died.result() if died.done() else life.ended_by
 
     def _strike(self, trouble: NodeTrouble) -> None:
@@ -207,12 +210,15 @@ class NodesSimulation:
         free_after_s = NOTICED_S if self.scenario.shared_disk else self.lease_s
         free_at = self._loop.time() + free_after_s
         why = f"of {life.name}, killed at {self._loop.time():.3f}, is not taken over"
-        if self.scenario.shared_disk:
-            self._loop.outside(NOTICED_S, lambda: self._give_back(life))
+        self._notice(life)
         self._loop.outside(free_after_s + TAKEOVER_S, lambda: self.holdings.require_taken(held, free_at, why))
 
+    def _notice(self, life: NodeLife) -> None:
+        """On one machine, whoever started the nodes sees that one has ended."""
+        if self.scenario.shared_disk:
+            self._loop.outside(NOTICED_S, lambda: self._give_back(life))
+
     def _give_back(self, life: NodeLife) -> None:
-        """What whoever started the nodes does for a dead one."""
         node = NodeId(life.name)
         leases = self._shared_queue.leases_of(node)
         self.ledger.note("noticed", life.name)

@@ -66,4 +66,4 @@ class NodesScenario:
     """
     checkpoint_s: float = 30.0
     rows_at_once: int | None = None
-    """What a node takes from the queue at a time, so that a small job is shared out. None: all it has room for."""
+    """What a node takes from the queue at a time, so that a small job is shared out. None: all it can."""

@@ -1,5 +1,6 @@
 """The store that several nodes share, and each node's connection to it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -137,6 +138,7 @@ class _Receiving:
         self._content = bytearray()
 
     async def write(self, piece: bytes) -> None:
+        await asyncio.sleep(0)  # or whoever writes without end could never be cancelled
         self._content += piece
 
     async def keep(self) -> None:

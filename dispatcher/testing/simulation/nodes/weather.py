@@ -82,7 +82,8 @@ class Weather:
     def _begin(self, trouble: NodeTrouble) -> None:
         self._ledger.note("trouble", trouble.node, trouble.kind, trouble.moment)
         links, now = self.links[trouble.node], self._loop.time()
-        links.spans.append((now, now + trouble.seconds))
+        if trouble.kind is not Trouble.DRAINED:  # what ends in good order loses nothing
+            links.spans.append((now, now + trouble.seconds))
         if trouble.kind in (*ENDS, Trouble.FROZEN):
             self._strike(trouble)
             return

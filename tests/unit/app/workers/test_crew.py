@@ -260,7 +260,7 @@ async def test_a_drain_is_passed_on_and_each_takes_its_time():
         stage.crew.request_drain()
         stage.place(0).end(Ended(nothing_left=False))
         await asyncio.sleep(20.0)
-        assert stage.place(1).told[0] == Drain()
+        assert stage.place(1).heard(Drain) == [Drain()]
         assert not stage.place(1).heard(Stop)
         stage.place(1).end(Ended(nothing_left=False))
         await stage.run
@@ -327,6 +327,15 @@ async def test_each_hears_where_the_others_have_suspects():
         stage.place(0).die(1)
         await asyncio.sleep(0.1)
         assert stage.place(1).heard(Elsewhere)[-1] == Elsewhere([])
+
+
+async def test_a_new_worker_hears_where_the_others_have_suspects():
+    async with at_work() as stage:
+        stage.place(0).say(SuspectsAt(["http://a:1"]))
+        stage.place(1).die(1)
+        await asyncio.sleep(1.0)
+        assert len(stage.started) == 3
+        assert stage.place(1).heard(Elsewhere)[0] == Elsewhere(["http://a:1"])
 
 
 async def test_each_hears_how_many_of_the_others_have_nothing_left_once_it_changes():
