@@ -1,5 +1,6 @@
 """`gc`: what is in the store and belongs to nothing, without a service of its own."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
@@ -14,19 +15,25 @@ from dispatcher.jobs.places import Places
 from dispatcher.ports import Clock
 from dispatcher.queue.sql import SqlQueue, open_queue
 from dispatcher.storage.filesystem import network_filesystem
+from dispatcher.storage.uploads import abort_uploads, can_abort_uploads
 
 
-async def collect(config: Config, *, dry_run: bool) -> Collected:
+async def collect(config: Config, *, dry_run: bool) -> tuple[Collected, int | None]:
     """Remove it; with `dry_run`, only look. Safe beside services that are at work.
 
+    Returns as well how many multipart uploads were cut off by a kill; None: that cannot be told here.
     Raises StateError where there is no queue, or the store is another queue's; StorageError, QueueError.
     """
-    clock, places = SystemClock(), Places(config.storage.local)
+    clock, places, url = SystemClock(), Places(config.storage.local), config.storage.shared
     store = store_of(config.storage, clock, Random())  # noqa: S311  # spreads requests
+    retention, uploads = retention_of(config.storage, clock), None
     async with _opened(config, places, clock) as queue:
-        if config.storage.shared is not None:
+        if url is not None:
             await require_claim(store, config, places)
-        return await collect_garbage(store, queue, retention_of(config.storage, clock), dry_run=dry_run)
+        collected = await collect_garbage(store, queue, retention, dry_run=dry_run)
+    if url is not None and can_abort_uploads(url):
+        uploads = await asyncio.to_thread(abort_uploads, url, retention.orphans_before, dry_run=dry_run)
+    return collected, uploads
 
 
 @asynccontextmanager

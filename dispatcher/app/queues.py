@@ -44,6 +44,11 @@ async def open_service_queue(
         yield queue
 
 
+def identity_of(node: NodeId) -> NodeIdentity:
+    """This process, as the others know it."""
+    return NodeIdentity(node, socket.gethostname(), os.getpid(), importlib.metadata.version("dispatcher"))
+
+
 def shares_jobs(config: Config) -> bool:
     """Whether other services may work on the same jobs: all that they need is where each can reach it."""
     return config.queue.url is not None and config.storage.shared is not None
@@ -70,8 +75,7 @@ async def _shared(
     require_postgresql()
     from dispatcher.queue.shared import open_shared_queue  # noqa: PLC0415  # an extra, which most do without
 
-    version = importlib.metadata.version("dispatcher")
-    identity = NodeIdentity(node, socket.gethostname(), os.getpid(), version)
+    identity = identity_of(node)
     async with open_shared_queue(url, clock, lease_s=config.queue.lease_s) as queue:
         attendance = Attendance(queue.nodes, identity, clock, config.queue.lease_s, figures, displaced)
         async with attendance.among_others() if shares_jobs(config) else attendance.alone():

@@ -5,6 +5,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 import structlog
 from aiohttp import web
@@ -15,13 +16,16 @@ from dispatcher.api.auth import require_keys_or_loopback
 from dispatcher.api.context import Context
 from dispatcher.api.relay import Relay
 from dispatcher.app.clock import SystemClock
+from dispatcher.app.company import open_company
 from dispatcher.app.fleet import Fleet, open_fleet
 from dispatcher.app.members import load_members, open_lookup
-from dispatcher.app.queues import open_service_queue, shares_jobs
+from dispatcher.app.queues import identity_of, open_service_queue, shares_jobs
 from dispatcher.app.storing import Storing, open_storing
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import ConfigError, DispatcherError, first_of
+from dispatcher.jobs.company import Oneself
+from dispatcher.jobs.elsewhere import figures_of
 from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.jobs import Jobs
 from dispatcher.jobs.keeper import JobKeeper
@@ -55,6 +59,7 @@ class Service:
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
         self._stopping = asyncio.Event()
+        self._clock = SystemClock()
         self._stops = 0
         self._node: Node | None = None
         self._relay: Relay | None = None
@@ -87,7 +92,7 @@ class Service:
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
         registry = CollectorRegistry()
-        members = await asyncio.to_thread(load_members, self.config, places.servers, SystemClock())
+        members = await asyncio.to_thread(load_members, self.config, places.servers, self._clock)
         fleet = await stack.enter_async_context(
             open_fleet(
                 self.config,
@@ -104,12 +109,26 @@ class Service:
         storing = await stack.enter_async_context(open_storing(self.config, places, queue, fleet))
         files, payloads = storing.files, storing.archive.payloads
         node = self._node = fleet.node(storing.queue, payloads, storing.recorder, name=name)
-        jobs = self._jobs(queue, node, storing, places, fleet, name)
+        jobs = self._jobs(queue, node, storing, places, fleet)
         await jobs.load()
         await stack.enter_async_context(jobs)
         relay = self._relay = _relay(fleet, node)
+        oneself = Oneself(identity_of(name), self._figures, lambda: jobs.driven)
+        company = await stack.enter_async_context(
+            open_company(self.config, queue, oneself, jobs.elsewhere, fleet)
+        )
         context = Context(
-            self.config, fleet.clock, fleet.pool, node, members, files, jobs, registry, self._obstacles, relay
+            self.config,
+            fleet.clock,
+            fleet.pool,
+            node,
+            members,
+            files,
+            jobs,
+            registry,
+            self._obstacles,
+            relay,
+            company,
         )
         self.address = await stack.enter_async_context(_listening(make_application(context), self.config))
         # Not before the address is ours: a second service that finds it taken sends nothing.
@@ -126,15 +145,13 @@ class Service:
                 draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
             self._log.info("stopped", advice="the same command goes on with every job")
 
-    def _jobs(
-        self, queue: SqlQueue, node: Node, storing: Storing, places: Places, fleet: Fleet, name: NodeId
-    ) -> Jobs:
+    def _jobs(self, queue: SqlQueue, node: Node, storing: Storing, places: Places, fleet: Fleet) -> Jobs:
         archive, files, clock = storing.archive, storing.files, fleet.clock
         shared, settings = shares_jobs(self.config), self.config.queue
         paperwork = Paperwork(queue, archive, places.work, settings.shard_size)
         keeper = JobKeeper(queue, node, files, archive, paperwork, clock, shared=shared)
         housekeeping = Housekeeping(keeper, node, files, archive, queue, fleet.metrics, clock)
-        sharing = Sharing(keeper, queue, name, clock, settings.lease_s) if shared else None
+        sharing = Sharing(keeper, queue, node.name, clock, settings.lease_s) if shared else None
         return Jobs(queue, node, files, archive, keeper, housekeeping, clock, sharing=sharing)
 
     @property
@@ -146,7 +163,7 @@ class Service:
         state = NodeState.DRAINING if self._stops else NodeState.ACTIVE
         if self._node is None:
             return NodeFigures(state)
-        return NodeFigures(state, self._node.desk.in_flight, len(self._node.desk.shards))
+        return replace(figures_of(self._node, self._clock.now()), state=state)
 
     def _displaced(self) -> None:
         """Another service goes on with the jobs: end, at once."""

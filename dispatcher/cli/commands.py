@@ -10,6 +10,7 @@ from dispatcher.cli.gc import gc
 from dispatcher.cli.jobs_commands import cancel, delete, fetch, pause, resume, status, submit, watch
 from dispatcher.cli.key import key
 from dispatcher.cli.migrate import migrate
+from dispatcher.cli.nodes import nodes
 from dispatcher.cli.register import register
 from dispatcher.cli.run import run
 from dispatcher.cli.serve import serve
@@ -37,6 +38,7 @@ for command in (submit, status, watch, pause, resume, cancel, fetch, delete):
 app.command("gc")(gc)
 app.command("key")(key)
 app.command("migrate")(migrate)
+app.command("nodes")(nodes)
 app.command("register")(register)
 app.add_typer(servers, name="servers")
 app.command("simulate")(simulate)

@@ -9,8 +9,9 @@ from pathlib import Path
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.extras import require_postgresql
 from dispatcher.cli.exits import Exit, tell
-from dispatcher.config import QueueUrl, load_config
+from dispatcher.config import Config, QueueUrl, load_config
 from dispatcher.errors import ConfigError, DispatcherError, Fault
+from dispatcher.telemetry.logging import configure_logging
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,18 @@ class Wanted:
 def run_migration(config_path: Path | None, wanted: Wanted) -> Exit:
     """Migrate, or only look. Status 1: `--check` has found something to do."""
     try:
-        url = load_config(config_path, {}, os.environ).queue.url
-        if url is None:
+        config = load_config(config_path, {}, os.environ)
+    except DispatcherError as error:
+        tell(error)
+        return Exit.USAGE
+    configure_logging(config.telemetry.log_format, config.telemetry.log_level, sys.stderr)
+    return migrate_with(config, wanted)
+
+
+def migrate_with(config: Config, wanted: Wanted) -> Exit:
+    """The same, with these settings."""
+    try:
+        if (url := config.queue.url) is None:
             raise ConfigError((Fault("queue.url", "is not set; an embedded queue needs no migration"),))
         if wanted.check and (wanted.sql or wanted.grant_to is not None):
             raise ConfigError((Fault("--check", "changes nothing: it takes neither --sql nor --grant-to"),))

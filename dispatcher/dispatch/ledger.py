@@ -66,12 +66,13 @@ class Ledger:
         self._accounts[job] = _Account(settled, shards_settled, dict(laid_aside), aside)
 
     def caught_up(self, job: JobId, settled: Tally, shards_settled: int) -> None:
-        """So much of a followed job is settled by now, by whichever node: what others did counts as well."""
+        """So much of a followed job is settled by now, by whichever node.
+
+        The rates stay this node's own: the others tell theirs.
+        """
         account = self._accounts.get(job)
         if account is None or shards_settled <= account.shards_settled:
             return
-        account.rows += max(0, _total(settled) - _total(account.settled))
-        account.tokens += max(0, settled.completion_tokens - account.settled.completion_tokens)
         account.settled, account.shards_settled = settled, shards_settled
         account.laid_aside.clear()  # what went back from here may be among what others have settled
         account.aside = Tally()
@@ -169,10 +170,6 @@ class Ledger:
             if (job := shard.lease.job.id) in tallies:
                 tallies[job] += shard.tally
         return {job: _standing(account, tallies[job], now) for job, account in self._accounts.items()}
-
-
-def _total(tally: Tally) -> int:
-    return tally.succeeded + tally.failed
 
 
 def _lay_aside(account: _Account, number: int, tally: Tally | None) -> None:

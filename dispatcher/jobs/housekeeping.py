@@ -13,6 +13,7 @@ from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, Stage, shown
 from dispatcher.jobs.view import is_starving
+from dispatcher.model import JobId
 from dispatcher.ports import Clock
 from dispatcher.queue.sql import SqlQueue
 from dispatcher.telemetry.metrics import Metrics
@@ -67,17 +68,17 @@ class Housekeeping:
 
     def _note_busy(self, now: float) -> None:
         """A job begins to wait when it comes, or goes on, and not before."""
-        busy = {attempt.item.lease.job.id for attempt in self._node.desk.open_attempts()}
+        busy = self._in_flight()
         for kept in self._keeper.jobs.values():
             waits = kept.stage is Stage.IN_PROGRESS and not kept.details.paused
-            if kept.id in busy or not waits or kept.busy_at is None:
+            if busy[kept.id] or not waits or kept.busy_at is None:
                 kept.busy_at = now
 
     async def _tell(self, now: float) -> None:
         jobs = self._keeper.jobs.values()
         statuses = Counter({shown(stage): 0 for stage in Stage})
         statuses.update(shown(kept.stage) for kept in jobs)
-        busy = Counter(attempt.item.lease.job.id for attempt in self._node.desk.open_attempts())
+        busy = self._in_flight()
         self._metrics.jobs_counted(statuses, sum(is_starving(kept, busy[kept.id], now) for kept in jobs))
         try:
             self._metrics.queue_depth(await self._queue.depth())
@@ -85,6 +86,12 @@ class Housekeeping:
             return
         except DispatcherError as error:
             self._log.warning("queue_depth_unknown", error=str(error))
+
+    def _in_flight(self) -> Counter[JobId]:
+        """Requests of each job that are in flight, here and elsewhere."""
+        in_flight = Counter(self._keeper.elsewhere.in_flight)
+        in_flight.update(attempt.item.lease.job.id for attempt in self._node.desk.open_attempts())
+        return in_flight
 
     async def _sweep(self) -> None:
         try:

@@ -10,6 +10,7 @@ from typing import Self
 from dispatcher.dispatch.node import Node
 from dispatcher.jobs.archive import Archive
 from dispatcher.jobs.details import Details, stored
+from dispatcher.jobs.elsewhere import Elsewhere
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.ids import new_job_id
@@ -125,6 +126,16 @@ class Jobs:
     def overviews(self) -> Mapping[str | None, Overview]:
         """What a dashboard shows, by owner; under None all jobs together. Owners without jobs are missing."""
         return self._overviews.all(self._now())
+
+    @property
+    def elsewhere(self) -> Elsewhere:
+        """What is known of the other nodes' part of the work."""
+        return self._keeper.elsewhere
+
+    @property
+    def driven(self) -> int:
+        """How many jobs this node takes through their life just now."""
+        return sum(kept.driven for kept in self._keeper.jobs.values())
 
     def open(self, owner: str) -> Sequence[JobView]:
         """An owner's jobs that have not ended."""
@@ -257,11 +268,14 @@ class Jobs:
 
     def _now(self) -> Now:
         desk, monotonic = self._node.desk, self._clock.now()
+        in_flight = Counter(self.elsewhere.in_flight)
+        in_flight.update(attempt.item.lease.job.id for attempt in desk.open_attempts())
+        standings = self._node.ledger.standings(desk.shards, monotonic)
         return Now(
             wall=self._clock.wall(),
             monotonic=monotonic,
-            standings=self._node.ledger.standings(desk.shards, monotonic),
-            in_flight=Counter(attempt.item.lease.job.id for attempt in desk.open_attempts()),
+            standings=self.elsewhere.joined(standings, self._keeper.jobs),
+            in_flight=in_flight,
             held_up=self._node.held_up,
         )
 

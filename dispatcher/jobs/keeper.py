@@ -23,6 +23,7 @@ from dispatcher.errors import (
 from dispatcher.jobs.accounts import ASK_S, Accounts
 from dispatcher.jobs.archive import Archive
 from dispatcher.jobs.details import Made, TokenDetails, moved, read_details, status_of, stored
+from dispatcher.jobs.elsewhere import Elsewhere
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.findings import EMPTY, Errors, errors_of, one_model
 from dispatcher.jobs.ids import new_file_id
@@ -61,6 +62,8 @@ class JobKeeper:
         self._accounts = Accounts(queue, node, paperwork, clock)
         self.roll = Roll(queue, node, self._accounts)
         self.roll.arrived = self._arrived
+        self.elsewhere = Elsewhere()
+        """What other nodes do for the jobs; nothing where nobody tells it."""
         self._shared = shared
         self._queue = queue
         self._node = node

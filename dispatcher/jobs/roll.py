@@ -113,7 +113,7 @@ class Roll:
             self.moves += 1
 
     def act(self, kept: Kept, before: Details | None) -> None:
-        """Have the node do about a move what is to be done wherever a job is worked on, driven there or not."""
+        """Have the node do about a move what every node does that works on the job, driving it or not."""
         details, was_paused = kept.details, before is not None and before.paused
         if details.stage in ENDED:
             self._node.ledger.forget(kept.id)

@@ -60,7 +60,7 @@ class Sharing:
         await self.custodian.take(kept.id)
 
     async def offer(self, kept: Kept) -> None:
-        """A job is to go on after its end. To be called before it is moved: it is never without a node then."""
+        """A job is to go on after its end. Called before it is moved: it is never without a node then."""
         if kept.custody is None:
             await self._queue.custody.offer(kept.id)
             await self.custodian.take(kept.id)

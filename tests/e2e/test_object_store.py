@@ -191,6 +191,22 @@ async def test_a_node_that_stops_in_order_hands_over_all_it_has(bucket, serve, t
     assert not kept & set(sends(server)[sent:])
 
 
+async def test_a_shard_costs_the_store_three_requests_and_a_job_a_few(
+    s3, bucket, serve, tmp_path, monkeypatch
+):
+    storage = {"url": bucket.url, "directory": str(tmp_path / "scratch")}
+    settings = {"queue": {"shard_size": 50}, "results": {"sync_s": 0.05}}
+    async with Proxy(s3.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        async with serving(None, await serve(), storage=storage, **settings) as stage:
+            batch = await stage.submit(rows(1000))
+            begun = proxy.passed
+            await stage.until_ended(batch, timeout_s=120)
+            asked = proxy.passed - begun
+    print(f"{asked} requests to the store for 1,000 rows in 20 shards")  # noqa: T201
+    assert 3 * 20 <= asked <= 3 * 20 + 20
+
+
 async def test_a_store_that_refuses_for_20_s_costs_time_and_no_row(s3, bucket, serve, tmp_path, monkeypatch):
     engine = EngineSettings(max_sequences=IN_FLIGHT, decode_step_s=0.02)
     server = await serve(engine=engine, answer_tokens=24)
@@ -258,6 +274,21 @@ async def test_garbage_is_looked_for_beside_a_running_service_and_young_bytes_st
             done = await serving.gc(*options)
             assert (done.status, done.out, done.err) == (0, "nothing to remove\n", "")
         assert bucket.keys() == keys
+
+
+async def test_gc_aborts_old_uploads_that_a_kill_cut_off(bucket, cli, serve, tmp_path):
+    serving = Serving(cli, tmp_path, [await serve()], bucket)
+    await serving.start()
+    client, begun = bucket.s3.client, []
+    for key in ("some/prefix/files/file-1", "some/prefix/files/file-2", "some/prefixed", "other/file"):
+        begun.append(client.create_multipart_upload(Bucket=bucket.name, Key=key)["UploadId"])
+    left = {upload["UploadId"] for upload in bucket.uploads()}  # moto says that each was begun in 2010
+    done = await serving.gc("--dry-run")
+    assert done.out == "multipart uploads that were cut off: 2 would be removed\n"
+    assert {upload["UploadId"] for upload in bucket.uploads()} == left == set(begun)
+    done = await serving.gc()
+    assert (done.status, done.out) == (0, "multipart uploads that were cut off: 2 removed\n")
+    assert {upload["UploadId"] for upload in bucket.uploads()} == set(begun[2:])
 
 
 async def test_two_queues_cannot_use_one_store(bucket, cli, serve, tmp_path):

@@ -1,6 +1,5 @@
 """How soon another node goes on with what one had, and what is done twice."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -78,7 +77,7 @@ def test_what_a_drained_node_had_runs_elsewhere_within_a_second_and_nothing_is_r
     leased = {whom[1]: at for at, kind, *whom in told if kind == "leased" and whom[0] == "b0"}
     assert max(leased[shard] - at for at, shard in released) <= 1.0
     answered = [whom[2] for _, kind, *whom in told if kind == "ended" and whom[-1] == "200"]
-    assert len(answered) == len(set(answered)) + report.counts.get("hedged", 0)
+    assert len(answered) == len(set(answered)) == 480
 
 
 @pytest.mark.parametrize("checkpoint_s", [2.0, 10.0])
@@ -88,7 +87,7 @@ def test_after_a_node_is_lost_with_its_disk_only_the_last_interval_is_redone(tol
     durable = [(at, int(whom[3])) for at, kind, *whom in told if kind == "durable" and whom[0] == "a0"]
     latest = sum(count for at, count in durable if at > 17.0 - checkpoint_s - 2.0)
     assert 0 < report.counts["redone"] <= latest
-    assert sum(count for _, count in durable) > latest or checkpoint_s == 10.0
+    assert sum(count for _, count in durable) > latest
 
 
 def test_a_frozen_node_that_goes_on_after_its_leases_settles_and_writes_nothing_of_them(told):
@@ -102,4 +101,4 @@ def test_a_frozen_node_that_goes_on_after_its_leases_settles_and_writes_nothing_
     assert others
     late = [whom for at, kind, *whom in told if kind == "settled" and whom[0] == "a0" and at >= thawed_at]
     assert not [shard for _, shard, epoch in late if shard in others and epoch == "1"]
-    assert re.search(r"lease_lost", " ".join(line[1] for line in told))
+    assert "lease_lost" in {kind for _, kind, *_ in told}

@@ -136,18 +136,18 @@ async def test_a_statement_without_an_answer_ends_in_time_and_its_connection_wit
 
 
 async def test_a_process_that_is_frozen_in_a_transaction_does_not_hold_up_the_others(
-    url, shards, node, monkeypatch
+    url, queue, shards, node, monkeypatch
 ):
+    await filled(queue, shards)
+    [lease] = await queue.lease(node, 4)
     monkeypatch.setitem(postgresql.SERVER_SETTINGS, "idle_in_transaction_session_timeout", "300ms")
-    async with opened(url) as queue, opened(url) as frozen:
-        await filled(queue, shards)
-        [lease] = await queue.lease(node, 4)
+    async with opened(url) as frozen:
         with pytest.raises(QueueUnreachableError, match="the connection broke"):  # noqa: PT012  # one transaction
             async with frozen._database.write() as connection:
                 await connection.exec_driver_sql("UPDATE jobs SET rows = rows WHERE id = 'a'")
                 await queue.settle(node, lease, Tally(4))  # needs the same row
                 await connection.exec_driver_sql("SELECT 1")
-        assert (await queue.depth()).shards_settled == 1
+    assert (await queue.depth()).shards_settled == 1
 
 
 # Answers that were lost

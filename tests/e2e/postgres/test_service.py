@@ -2,14 +2,17 @@
 
 import asyncio
 
-import asyncpg
 import pytest
 from services import rows, serving
 from structlog.testing import capture_logs
 
+from dispatcher.app.clock import SystemClock
 from dispatcher.app.service import Service
 from dispatcher.config import load_config
 from dispatcher.errors import StateError
+from dispatcher.model import NodeId
+from dispatcher.queue.nodes import NodeIdentity
+from dispatcher.queue.shared import open_shared_queue
 from dispatcher.testing.engine import EngineSettings
 
 SLOW = EngineSettings(max_sequences=4, decode_step_s=0.02)
@@ -62,13 +65,8 @@ async def test_a_killed_services_job_is_gone_on_with_after_its_silence(url, serv
         batch = await stage.submit(rows(300))
         await stage.until(batch, lambda found: found.request_counts.completed > 30)
         await stage.kill()
-    connection = await asyncpg.connect(url.secret)
-    # What a kill leaves behind: a node that is on the list, and is silent.
-    await connection.execute(
-        "INSERT INTO nodes VALUES ('dead', 'h', 1, '0', NULL, extract(epoch FROM now()), "
-        "extract(epoch FROM now()), 'active', 0, 0)"
-    )
-    await connection.close()
+    async with open_shared_queue(url, SystemClock()) as queue:  # what a kill leaves behind: a silent node
+        await queue.nodes.register(NodeIdentity(NodeId("dead"), "h", 1, "0"))
     with capture_logs() as logs:
         async with serving(tmp_path, server, **settings(url)) as stage:
             ended = await stage.until_ended(batch)

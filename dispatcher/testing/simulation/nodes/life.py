@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
 from dispatcher.errors import QueueError, UnavailableError
-from dispatcher.model import NodeId, ServerId, ServerSpec
+from dispatcher.model import JobId, NodeId, ServerId, ServerSpec, Tally
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
 from dispatcher.ports import Recorder
@@ -53,6 +53,8 @@ from dispatcher.testing.simulation.virtual_loop import WALL_AT_START
 from dispatcher.testing.simulation.world import SimulatedProber
 from dispatcher.vllm.verdicts import judge
 
+RETRY_S = 5.0
+"""Between two tries of a shard whose journal could not be read."""
 WINDOWS_MAX = 2
 """Where leases were lost and taken again, the old ones' open requests count beside the new ones."""
 
@@ -63,6 +65,8 @@ class Shared:
 
     scenario: NodesScenario
     config: Config
+    job: JobId
+    lease_s: float
     loop: ProcessLoop
     ledger: Ledger
     rows: Rows
@@ -129,12 +133,13 @@ class NodeLife:
             monitor = Monitor(pool, NodeProber(prober, self._links), self._clock, metrics, tasks)
             monitor.watch(shared.specs)
             beating = measure_loop_lag(self._clock, metrics.event_loop_lagged, absences)
+            tenure = Tenure(self.link, shared.lease_s, self._clock.now)
             keepers = [
                 tasks.create_task(beating, name="lag"),
                 tasks.create_task(self._inspect(), name="look"),
+                tasks.create_task(self._try_again(tenure), name="try again"),
             ]
             try:
-                tenure = Tenure(self.link, shared.config.queue.lease_s, self._clock.now)
                 async with self._recorder(tenure) as recorder:
                     self._node = self._make_node(tenure, recorder, pool, monitor, metrics)
                     await self._node.run(until_drained=True)
@@ -165,7 +170,10 @@ class NodeLife:
         desk = CheckedDesk(pool, judge, config.dispatch, Ceiling(OPEN_MAX), metrics, clock.now)
         desk.ledger, desk.witness, desk.pool = shared.ledger, self._witness, pool
         waiting = Waiting(config.pool.wait_for_servers_s)
-        return Node(NodeId(self.name), world, desk, monitor, config.dispatch, config.queue, waiting)
+        node = Node(NodeId(self.name), world, desk, monitor, config.dispatch, config.queue, waiting)
+        if not shared.scenario.shared_disk:
+            node.ledger.follow(shared.job, Tally(), 0, {})
+        return node
 
     @asynccontextmanager
     async def _recorder(self, tenure: Tenure) -> AsyncIterator[Recorder]:
@@ -194,6 +202,16 @@ class NodeLife:
         if of_queue:
             return wire_to_queue(self._shared, self._place, self._random)
         return wire_to_store(self._shared, self._place, self._random)
+
+    async def _try_again(self, tenure: Tenure) -> None:
+        """As a job's keeper does with shards whose journals could not be read: the store was away."""
+        while True:
+            await self._clock.sleep(RETRY_S)
+            if self._node is None:
+                continue
+            leases = self._node.ledger.to_be_tried(self._shared.job, self._clock.now() - RETRY_S)
+            with suppress(QueueError):  # then they are free when they expire
+                await tenure.release(NodeId(self.name), leases)
 
     async def _inspect(self) -> None:
         while True:

@@ -125,6 +125,8 @@ class NodesSimulation:
         return Shared(
             self.scenario,
             config_of(base),
+            JOB,
+            self.lease_s,
             loop,
             self.ledger,
             Rows(base.job, base.seed),
