@@ -4,7 +4,7 @@ import os
 import sys
 
 from dispatcher.cli.commands import app
-from dispatcher.cli.garbage import collect_rarely
+from dispatcher.garbage import collect_rarely
 
 
 def main() -> None:

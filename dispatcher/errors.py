@@ -65,12 +65,28 @@ class QueueError(DispatcherError):
     """The work queue's database failed or refused."""
 
 
+class QueueUnreachableError(QueueError):
+    """The work queue's database cannot be used just now, and may be later. The queue itself logs it, once."""
+
+
 class LeaseLostError(QueueError):
     """A lease was taken over by another node: its outcomes here must not be settled."""
 
 
+class CustodyLostError(QueueError):
+    """Another node drives the job now: what this one still meant to do with it must not be done."""
+
+
+class JobMovedError(QueueError):
+    """A job is no longer as it was when this was decided: another node has moved it meanwhile."""
+
+
 class ServersUnavailableError(DispatcherError):
     """No server became usable within the time that the user allowed."""
+
+
+class WorkerError(DispatcherError):
+    """A worker process of a run ended again and again, or could not be started."""
 
 
 class RequestFailedError(DispatcherError):

@@ -1,7 +1,9 @@
 """What the deciding layers need from the world. Each port belongs to its consumer and is kept narrow."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from dispatcher.config import KnownAnswer
@@ -105,7 +107,10 @@ class Recorder(Protocol):
         """Wait for the next outcomes to become durable, and say which."""
 
     async def close(self, lease: Lease) -> None:
-        """End a shard, finished or not: every appended outcome is durable on return."""
+        """End a shard, finished or not: every appended outcome is durable on return.
+
+        Raises LeaseLostError where the lease ended first.
+        """
 
     def hasten(self, lease: Lease) -> None:
         """Nothing more will come for this shard: make it durable now, not with the next group."""
@@ -113,6 +118,71 @@ class Recorder(Protocol):
     @property
     def obstacle(self) -> str | None:
         """Why nothing can be recorded just now (a full disk, say), or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a store has under a key."""
+
+    key: str
+    size: int
+    """Bytes."""
+    changed_at: float
+    """When it was written, in seconds since the epoch, by the store's own clock."""
+    version: str
+    """Another one with every writing."""
+
+
+class Incoming(Protocol):
+    """Bytes on their way into a store."""
+
+    async def write(self, piece: bytes) -> None:
+        """Append."""
+
+    async def keep(self) -> None:
+        """Have it whole and durable under its key."""
+
+
+class Store(Protocol):
+    """Bytes by key, `files/file-1`: a directory, or an object store that several nodes share.
+
+    What is written is there as a whole or not at all, and durable once it is said to be. Every method raises
+    StorageError, after it has tried for a while where the store is not available.
+    """
+
+    def receive(self, key: str, bytes_max: int | None = None) -> AbstractAsyncContextManager[Incoming]:
+        """Write a stream. Left without `keep`, nothing of it stays.
+
+        `bytes_max`, where it is known, is what it may come to: parts are made so large that these suffice.
+        """
+
+    async def put(self, key: str, content: bytes, replaces: str | None = None) -> str:
+        """Write the whole, and return its version, if what is there has the version that it `replaces`.
+
+        None: if nothing is there. Raises TakenError where that is not so.
+        """
+
+    async def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        """Up to `length` bytes from `start`, which is before its end; None: all of them.
+
+        Raises MissingError where there is no such key.
+        """
+
+    async def find(self, key: str) -> Stored | None:
+        """What is there; None where there is no such key."""
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove these; those that are not there are no error."""
+
+    def list(self, folder: str) -> AsyncIterator[Stored]:
+        """All keys that begin with `folder` and a slash, in no order."""
+
+    def path(self, key: str) -> Path | None:
+        """Where the key's bytes are a file of this machine; None where they are no file."""
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it has not answered for some seconds, or None."""
 
 
 class Transport(Protocol):

@@ -7,6 +7,7 @@ from dispatcher.api import (
     events,
     health,
     jobs,
+    nodes,
     openai_batches,
     openai_files,
     openai_live,
@@ -34,6 +35,7 @@ def make_application(context: Context) -> web.Application:
     application.add_routes(openai_batches.routes())
     application.add_routes(jobs.routes())
     application.add_routes(servers.routes())
+    application.add_routes(nodes.routes())
     application.add_routes(registration.routes())
     application.add_routes(openai_live.routes())
     application.cleanup_ctx.append(openai_live.watching)

@@ -12,6 +12,7 @@ from dispatcher.api.members import Members
 from dispatcher.api.relay import Relay
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
+from dispatcher.jobs.company import Company
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.jobs import Jobs
 from dispatcher.pool.pool import Pool
@@ -33,6 +34,7 @@ class Context:
     obstacles: Callable[[], list[str]]
     """Why the service cannot do its work just now: no queue, no storage, draining. Empty where it can."""
     relay: Relay
+    company: Company
     admission: Admission = field(default_factory=Admission)
 
 

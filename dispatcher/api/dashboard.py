@@ -15,6 +15,7 @@ FILES = {
     "fleet.js": "text/javascript",
     "jobs.js": "text/javascript",
     "main.js": "text/javascript",
+    "nodes.js": "text/javascript",
     "plot.js": "text/javascript",
     "stream.js": "text/javascript",
 }

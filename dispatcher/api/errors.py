@@ -6,7 +6,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, QueueUnreachableError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -65,7 +65,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except web.HTTPException as error:
         return error_response(_of_aiohttp(request, error))
     except DispatcherError as error:
-        log_failure(request, error)
+        if not isinstance(error, QueueUnreachableError):  # the queue logs its outages itself, once
+            log_failure(request, error)
         said = "the service cannot do this now; its log says why"  # the error may name its files
         return error_response(ApiError(503, said, code="unavailable"))
     except Exception as error:  # noqa: BLE001  # whatever a handler did not foresee

@@ -13,11 +13,13 @@ from dispatcher.api.errors import ApiError
 from dispatcher.api.fleet_picture import FleetPicture, Wanted, picture_fleet
 from dispatcher.api.history import STEP_S, History, Point
 from dispatcher.api.jobs_picture import JobsPicture, picture_jobs
+from dispatcher.api.nodes import NodeView, node_views
 from dispatcher.api.rates import Meter
 from dispatcher.jobs.overview import EVERYBODY, Overview
 
 TICK_S = 1.0
 WATCHERS_MAX = 100
+NODES_SHOWN_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Models that rows wait for and no server in rotation serves; None is any."""
     fleet: FleetPicture
     jobs: JobsPicture
+    nodes: tuple[NodeView, ...]
     latest: Throughput | None
 
 
@@ -163,6 +166,7 @@ class Feed:
                 Wanted(view.find, view.state, texts=view.admin),
             ),
             jobs=picture_jobs(self._jobs(view), context.clock.wall()),
+            nodes=node_views(context.company.nodes()[:NODES_SHOWN_MAX], context.node.name),
             latest=None if latest is None else self._throughput(latest),
         )
 

@@ -1,7 +1,6 @@
 """Jobs with all that a batch of OpenAI's has no word for: `/jobs`."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import fields
 
 import msgspec
@@ -10,18 +9,16 @@ from aiohttp import web
 from dispatcher.api.auth import principal_of
 from dispatcher.api.bodies import read_record
 from dispatcher.api.context import context_of
-from dispatcher.api.errors import ApiError, log_failure
+from dispatcher.api.errors import ApiError
 from dispatcher.api.openai_batches import Limit, Priority, Weight
 from dispatcher.api.paging import answer, limit_of, page, scope_of
-from dispatcher.errors import DispatcherError
+from dispatcher.api.sending import send
 from dispatcher.jobs.jobs import Changes, Jobs
 from dispatcher.jobs.life import IllegalMoveError
 from dispatcher.jobs.view import JobView
 
 NOT_FOUND, CONFLICT = 404, 409
 LIST_DEFAULT, LIST_MAX = 100, 1000
-PIECE_BYTES, PIECE_S = 1 << 20, 60.0
-"""How long a reader of results may take for a piece: memory is held for whoever reads no more."""
 Change = Callable[[Jobs, str, str | None], Awaitable[JobView | None]]
 
 
@@ -58,7 +55,7 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 async def get_job(request: web.Request) -> web.Response:
     """One job."""
-    view = context_of(request).jobs.get(request.match_info["job_id"], scope_of(request))
+    view = await context_of(request).jobs.get(request.match_info["job_id"], scope_of(request))
     return answer(job_object(_found(request, view)))
 
 
@@ -89,40 +86,20 @@ async def delete_job(request: web.Request) -> web.Response:
 async def retry(request: web.Request) -> web.Response:
     """Send the failed requests of a job that has ended again: it is open again, and counts as such."""
     context = context_of(request)
-    view = _found(request, context.jobs.get(request.match_info["job_id"], scope_of(request)))
+    view = _found(request, await context.jobs.get(request.match_info["job_id"], scope_of(request)))
     async with context.admission.one_more(principal_of(request), context.jobs, view.counts.failed):
         return await _changed(request, Jobs.retry_failed)
 
 
 async def results(request: web.Request) -> web.StreamResponse:
     """What is finished so far, as JSON lines of the output's and the error file's form, in no order."""
-    lines = context_of(request).jobs.results(request.match_info["job_id"], scope_of(request))
+    lines = await context_of(request).jobs.results(request.match_info["job_id"], scope_of(request))
     if lines is None:
         raise _no_job(request)
     response = web.StreamResponse(headers={"Content-Type": "application/jsonl"})
     await response.prepare(request)
-    try:
-        await _write(response, lines)
-    except (TimeoutError, ConnectionError):  # who asked reads no more, or has left
-        _break_off(request)
-    except DispatcherError as error:  # its head has gone out: no answer can say so any more
-        log_failure(request, error)
-        _break_off(request)
+    await send(request, response, lines)
     return response
-
-
-async def _write(response: web.StreamResponse, lines: AsyncIterator[bytes]) -> None:
-    async for chunk in lines:
-        for start in range(0, len(chunk), PIECE_BYTES):
-            async with asyncio.timeout(PIECE_S):
-                await response.write(chunk[start : start + PIECE_BYTES])
-    await response.write_eof()
-
-
-def _break_off(request: web.Request) -> None:
-    """End an answer so that it does not look whole."""
-    if request.transport is not None:
-        request.transport.abort()
 
 
 def job_object(view: JobView) -> dict[str, object]:

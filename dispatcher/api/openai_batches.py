@@ -93,7 +93,7 @@ async def list_batches(request: web.Request) -> web.Response:
 
 async def get_batch(request: web.Request) -> web.Response:
     """One batch."""
-    view = context_of(request).jobs.get(request.match_info["batch_id"], scope_of(request))
+    view = await context_of(request).jobs.get(request.match_info["batch_id"], scope_of(request))
     return answer(batch_object(_found(request, view)))
 
 

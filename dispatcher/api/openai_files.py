@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from dispatcher.api.auth import principal_of
 from dispatcher.api.context import context_of
 from dispatcher.api.errors import ApiError
+from dispatcher.api.file_content import stream
 from dispatcher.api.paging import BAD_REQUEST, answer, limit_of, page, scope_of
 from dispatcher.jobs.files import Upload
 from dispatcher.queue.keeping import FileRecord, FilesWanted
@@ -48,10 +49,13 @@ async def upload(request: web.Request) -> web.Response:
     if request.content_type != "multipart/form-data":
         raise ApiError(BAD_REQUEST, "send the file as multipart/form-data", code="invalid_content_type")
     context = context_of(request)
-    async with context.files.receive() as receiving:
+    bytes_max = context.config.api.upload_bytes_max
+    # No more than the form as a whole, where it says so: how large parts must be follows from it.
+    announced = min(bytes_max, request.content_length or bytes_max)
+    async with context.files.receive(announced) as receiving:
         form = _Form()
         try:
-            await _read(await request.multipart(), receiving, form, context.config.api.upload_bytes_max)
+            await _read(await request.multipart(), receiving, form, bytes_max)
         except (ValueError, ConnectionError, web.RequestPayloadError) as error:  # aiohttp's, in reading
             raise ApiError(BAD_REQUEST, f"the form cannot be read: {error}", code="invalid_form") from error
         form.check()
@@ -86,13 +90,16 @@ async def get_file(request: web.Request) -> web.Response:
 async def content(request: web.Request) -> web.StreamResponse:
     """A file's bytes, or with Range some of them."""
     record = await _record(request)
-    path = context_of(request).files.path(record)
+    files = context_of(request).files
+    path = files.path(record)
     headers = {
         "Content-Type": "application/octet-stream",
         "Content-Disposition": f'attachment; filename="{record.id}.jsonl"',
         "X-Content-Type-Options": "nosniff",
     }
-    return web.FileResponse(path, headers=headers)
+    if path is not None:
+        return web.FileResponse(path, headers=headers)
+    return await stream(request, files, record, headers)
 
 
 async def delete_file(request: web.Request) -> web.Response:
@@ -191,7 +198,7 @@ async def _next_part(reader: MultipartReader) -> MultipartReader | BodyPartReade
 
 def _readable(filename: str) -> str:
     """Without the surrogates that stand for bytes that are not UTF-8: no JSON and no database takes them."""
-    return filename.encode(errors="surrogateescape").decode(errors="replace")
+    return filename.encode(errors="surrogateescape").decode(errors="replace").replace("\0", "\ufffd")
 
 
 async def _receive(part: BodyPartReader, receiving: Upload, bytes_max: int) -> None:

@@ -22,6 +22,7 @@ from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
 from dispatcher.model import NodeId
+from dispatcher.pool.limits import ALL, Portion
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
 from dispatcher.ports import Payloads, Queue, Recorder, Review
@@ -50,16 +51,24 @@ class Fleet:
     metrics: Metrics
 
     def node(
-        self, queue: Queue, payloads: Payloads, recorder: Recorder, review: Review | None = None
+        self,
+        queue: Queue,
+        payloads: Payloads,
+        recorder: Recorder,
+        review: Review | None = None,
+        name: NodeId | None = None,
     ) -> Node:
-        """A node that works on this queue with the fleet's servers. `review` may ask for better answers."""
+        """A node that works on this queue with the fleet's servers. `review` may ask for better answers.
+
+        It is named for this machine and process, unless a name is given.
+        """
         config = self.config
         wording = None if review is None else review.wording
         world = World(queue, payloads, recorder, self.transport, self.clock, self.metrics, wording)
         ceiling = Ceiling(descriptors_for_requests(DESCRIPTORS_RESERVED))
         desk = Desk(self.pool, judge, config.dispatch, ceiling, self.metrics, self.clock.now, review)
         waiting = Waiting(config.pool.wait_for_servers_s)
-        name = NodeId(f"{socket.gethostname()}-{getpid()}")
+        name = name or NodeId(f"{socket.gethostname()}-{getpid()}")
         return Node(name, world, desk, self.monitor, config.dispatch, config.queue, waiting)
 
     def live(self, node: Node) -> LiveDesk:
@@ -91,11 +100,13 @@ async def open_fleet(
     resolver: Resolver | None = None,
     changing: Sequence[Source] = (),
     live_reserve: float = 0.0,
+    portion: Portion = ALL,
 ) -> AsyncIterator[Fleet]:
     """Find the servers and begin to watch them. Raises ConfigError for a list that cannot be used.
 
     `resolver` looks up names in place of the system's. `changing` are sources besides the configured ones.
-    `live_reserve` is the share of each server's permits that jobs leave free.
+    `live_reserve` is the share of each server's permits that jobs leave free, and `portion` this process's
+    part of all permits, where others feed the same servers.
     """
     clock = SystemClock()
     absences = Absences(clock.now)
@@ -107,7 +118,9 @@ async def open_fleet(
         prober = await stack.enter_async_context(_prober(config.pool, absences))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         random = Random()  # noqa: S311  # it jitters probes
-        pool = Pool(config.pool, metrics, clock.now, random, absences, live_reserve=live_reserve)
+        pool = Pool(
+            config.pool, metrics, clock.now, random, absences, live_reserve=live_reserve, portion=portion
+        )
         monitor = Monitor(pool, prober, clock, metrics, tasks)
         membership = Membership(sources, monitor.watch)
         membership.announce()

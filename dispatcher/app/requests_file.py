@@ -19,6 +19,9 @@ from dispatcher.results.finalise import finalise
 from dispatcher.results.verify import verify
 from dispatcher.storage.source import Fingerprint, Source, prepare_source
 
+TAIL_SHARE = 8
+"""With several workers the last shards are an eighth of the others' size, to be shared in the end."""
+
 
 class RequestsFile:
     """A `Work`.
@@ -81,7 +84,10 @@ class RequestsFile:
             self.files.input, self.files.state, self._stdin, expected=expected, check_stopped=check_stopped
         )
         rejected = self.files.rejected if self._skips else None
-        limits = ScanLimits(shard_size=self._config.queue.shard_size)
+        size = self._config.queue.shard_size
+        shared = self._config.run.workers != 1
+        tail_size = max(1, size // TAIL_SHARE) if shared else None
+        limits = ScanLimits(shard_size=size, tail_size=tail_size)
         return PreparedFile(source, rejected, limits)
 
     def has_outputs(self, mark: str | None, tally: Tally) -> bool:
@@ -115,6 +121,7 @@ class PreparedFile:
 
     def __init__(self, source: Source, rejected: Path | None, limits: ScanLimits) -> None:
         self.payloads = FilePayloads(source.path)
+        self.source: Path | None = source.path
         self._path = source.path
         self._fingerprint = source.fingerprint
         self._rejected = rejected

@@ -1,8 +1,8 @@
-"""`run`: one input, one job, one node; from the first line read to the files in place."""
+"""`run`: one input, one job; from the first line read to the files in place."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -10,13 +10,15 @@ import structlog
 
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.files import JobFiles
-from dispatcher.app.fleet import Fleet, open_fleet, open_metrics
-from dispatcher.app.snapshot import Phase, Snapshot, view_run
+from dispatcher.app.fleet import Fleet
+from dispatcher.app.hands import Hands, Workplace, one_process
+from dispatcher.app.snapshot import Phase, Snapshot
 from dispatcher.app.sources import check_sources
 from dispatcher.app.state import OpenJob, open_job, remove_state
 from dispatcher.app.work import Found, Work
+from dispatcher.app.workers.opening import several_processes
+from dispatcher.app.workers.settings import worker_count
 from dispatcher.config import Config
-from dispatcher.dispatch.node import Node
 from dispatcher.errors import (
     DispatcherError,
     QueueError,
@@ -27,7 +29,6 @@ from dispatcher.errors import (
 from dispatcher.model import Job, Tally
 from dispatcher.queue.records import JobStatus
 from dispatcher.queue.sql import SqlQueue
-from dispatcher.results.recorder import JournalRecorder
 from dispatcher.telemetry.metrics import Metrics
 
 DEPTH_EVERY_S = 5.0
@@ -60,7 +61,8 @@ class JobRun:
     Args:
         config: Every setting.
         work: What is to be done.
-        fleet: Servers that are watched already; None opens the configured ones for this run.
+        fleet: Servers that are watched already, by this process, which then works alone; None opens the
+            configured ones for this run.
     """
 
     def __init__(self, config: Config, work: Work, *, fleet: Fleet | None = None) -> None:
@@ -71,14 +73,12 @@ class JobRun:
         self._work = work
         self._clock = SystemClock()
         self._stops = 0
-        self._drain: asyncio.Task[None] | None = None
-        self._node: Node | None = None
         self.job: Job | None = None
         """Once the input has been read."""
+        self._workers = 1
+        self._hands: Hands | None = None
         self._rows = 0
         self._earlier = Tally()
-        self._recorder: JournalRecorder | None = None
-        self._pool_fleet: Fleet | None = None
         self._log = structlog.get_logger("dispatcher.run")
 
     async def execute(self) -> Summary:
@@ -90,17 +90,16 @@ class JobRun:
         """
         if self._fleet is None:
             check_sources(self.config)
+            self._workers = worker_count(self.config)
         self._work.check()
         if (found := await asyncio.to_thread(self._work.found)) is not None:
             return self._found_before(found)
         try:
             async with AsyncExitStack() as stack:
-                metrics = await stack.enter_async_context(self._open_metrics())
+                workplace = await stack.enter_async_context(self._open_workplace())
                 self.phase = Phase.READING
-                opened = await stack.enter_async_context(
-                    open_job(self.config, self._work, self._clock, self._check_stopped)
-                )
-                summary = await self._run(opened, metrics)
+                opening = open_job(self.config, self._work, self._clock, self._check_stopped, self._workers)
+                summary = await self._run(await stack.enter_async_context(opening), workplace)
         except* DispatcherError as group:
             raise first_of(group) from group
         if summary.finished and summary.exit_code == 0 and not self.config.run.keep_state:
@@ -122,32 +121,32 @@ class JobRun:
         self._stops += 1
         if self._stops == 1:
             self._log.info("stopping", phase=self.phase.value, advice="again to stop at once")
-        if self._node is None or self.phase not in (Phase.RUNNING, Phase.DRAINING):
+        if self._hands is None or self.phase not in (Phase.RUNNING, Phase.DRAINING):
             return self._stops == 1
         if self._stops == 1:
             self.phase = Phase.DRAINING
-            self._drain = asyncio.get_running_loop().create_task(self._node.drain(), name="drain")
+            self._hands.request_drain()
         else:
-            self._node.stop()
+            self._hands.stop()
         return True
 
     def snapshot(self) -> Snapshot:
         """The run at this moment."""
-        if self._node is None or self._pool_fleet is None:
+        if self._hands is None:
             return Snapshot(self.phase, self._rows, self._earlier, Tally())
-        obstacle = self._recorder.obstacle if self._recorder is not None else None
-        pool, now = self._pool_fleet.pool, self._clock.now()
-        return view_run(self.phase, self._rows, self._earlier, self._node, pool, obstacle, now)
+        return self._hands.view(self.phase, self._rows, self._earlier)
 
     def _check_stopped(self) -> None:
         if self._stops:
             raise StoppedError("stopped before anything was sent; run the same command to go on")
 
-    def _open_metrics(self) -> AbstractAsyncContextManager[Metrics]:
-        """Also before hours of reading: the port may be in use."""
-        return open_metrics(self.config) if self._fleet is None else nullcontext(self._fleet.metrics)
+    def _open_workplace(self) -> AbstractAsyncContextManager[Workplace]:
+        """Also before hours of reading: the metrics' port may be in use."""
+        if self._workers > 1:
+            return several_processes(self.config, self._work, self._clock, self._workers)
+        return one_process(self.config, self.files.journals, self._fleet)
 
-    async def _run(self, opened: OpenJob, metrics: Metrics) -> Summary:
+    async def _run(self, opened: OpenJob, workplace: Workplace) -> Summary:
         record = opened.record
         self.job, self._rows = record.job, record.requests
         self._earlier = await opened.queue.tally(record.job.id)
@@ -156,39 +155,26 @@ class JobRun:
                 await self._write(opened)
             self.phase = Phase.FINISHED
             return Summary(self.snapshot(), self.files, record.rejected, finished=True, sent_nothing=True)
-        await self._answer(opened, metrics)
+        await self._answer(opened, workplace)
         finished = (await opened.queue.depth()).drained
         if finished:
             await self._write(opened)
         return Summary(self.snapshot(), self.files, record.rejected, finished=finished)
 
-    async def _answer(self, opened: OpenJob, metrics: Metrics) -> None:
-        async with self._servers(metrics) as fleet, self._open_recorder(fleet) as recorder:
-            self._pool_fleet, self._recorder = fleet, recorder
-            node = fleet.node(opened.queue, opened.prepared.payloads, recorder, opened.prepared.review)
+    async def _answer(self, opened: OpenJob, workplace: Workplace) -> None:
+        async with workplace.hands(opened) as hands:
             self._check_stopped()
-            self._node, self.phase = node, Phase.RUNNING
-            depth = asyncio.create_task(self._tell_depth(opened.queue, fleet), name="queue depth")
+            self._hands, self.phase = hands, Phase.RUNNING
+            depth = asyncio.create_task(self._tell_depth(opened.queue, workplace.metrics), name="queue depth")
             try:
-                await node.run(until_drained=True)
+                await hands.run()
             finally:
                 depth.cancel()
 
-    def _open_recorder(self, fleet: Fleet) -> JournalRecorder:
-        return JournalRecorder(
-            self.files.journals,
-            self._clock,
-            sync_s=self.config.results.sync_s,
-            on_sync=fleet.metrics.journal_synced,
-        )
-
-    def _servers(self, metrics: Metrics) -> AbstractAsyncContextManager[Fleet]:
-        return open_fleet(self.config, metrics) if self._fleet is None else nullcontext(self._fleet)
-
-    async def _tell_depth(self, queue: SqlQueue, fleet: Fleet) -> None:
+    async def _tell_depth(self, queue: SqlQueue, metrics: Metrics) -> None:
         while True:
             try:
-                fleet.metrics.queue_depth(await queue.depth())
+                metrics.queue_depth(await queue.depth())
             except (QueueError, StorageError) as error:
                 self._log.warning("queue_depth_unknown", error=str(error))
             await self._clock.sleep(DEPTH_EVERY_S)

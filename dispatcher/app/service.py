@@ -1,9 +1,11 @@
 """`serve`: one fleet, one node, any number of jobs, and an HTTP face, until it is told to stop."""
 
 import asyncio
+import secrets
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from dataclasses import replace
 
 import structlog
 from aiohttp import web
@@ -14,21 +16,26 @@ from dispatcher.api.auth import require_keys_or_loopback
 from dispatcher.api.context import Context
 from dispatcher.api.relay import Relay
 from dispatcher.app.clock import SystemClock
+from dispatcher.app.company import open_company
 from dispatcher.app.fleet import Fleet, open_fleet
 from dispatcher.app.members import load_members, open_lookup
+from dispatcher.app.queues import identity_of, open_service_queue, shares_jobs
+from dispatcher.app.storing import Storing, open_storing
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
 from dispatcher.errors import ConfigError, DispatcherError, first_of
-from dispatcher.jobs.files import Files
+from dispatcher.jobs.company import Oneself
+from dispatcher.jobs.elsewhere import figures_of
 from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.jobs import Jobs
 from dispatcher.jobs.keeper import JobKeeper
-from dispatcher.jobs.payloads import JobPayloads
 from dispatcher.jobs.places import Places
+from dispatcher.jobs.sharing import Sharing
 from dispatcher.jobs.threads import Paperwork
-from dispatcher.queue.sql import SqlQueue, open_queue
-from dispatcher.results.recorder import JournalRecorder
-from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
+from dispatcher.model import NodeId
+from dispatcher.queue.nodes import NodeFigures, NodeState
+from dispatcher.queue.sql import SqlQueue
+from dispatcher.storage.filesystem import StateLock, ensure_writable
 from dispatcher.telemetry.exporter import bind_fault
 from dispatcher.telemetry.metrics import Metrics
 
@@ -52,6 +59,7 @@ class Service:
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
         self._stopping = asyncio.Event()
+        self._clock = SystemClock()
         self._stops = 0
         self._node: Node | None = None
         self._relay: Relay | None = None
@@ -80,11 +88,11 @@ class Service:
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         require_keys_or_loopback(self.config.api)
-        places = Places(self.config.storage.directory)
+        places = Places(self.config.storage.local)
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
         registry = CollectorRegistry()
-        members = await asyncio.to_thread(load_members, self.config, places.servers, SystemClock())
+        members = await asyncio.to_thread(load_members, self.config, places.servers, self._clock)
         fleet = await stack.enter_async_context(
             open_fleet(
                 self.config,
@@ -94,23 +102,39 @@ class Service:
             )
         )
         members.join(fleet.membership, await stack.enter_async_context(open_lookup(self.config)))
-        queue = await stack.enter_async_context(_open_queue(self.config, places.queue, fleet))
-        await queue.release_all()
-        recorder = await stack.enter_async_context(self._recorder(places, fleet))
-        node = self._node = fleet.node(queue, JobPayloads(places), recorder)
-        files = Files(places, queue.keeping, fleet.clock)
-        jobs = self._jobs(queue, node, files, places, fleet)
+        name = NodeId(f"{socket.gethostname()}-{secrets.token_hex(4)}")
+        queue = await stack.enter_async_context(
+            open_service_queue(self.config, places.queue, fleet.clock, name, self._figures, self._displaced)
+        )
+        storing = await stack.enter_async_context(open_storing(self.config, places, queue, fleet))
+        files, payloads = storing.files, storing.archive.payloads
+        node = self._node = fleet.node(storing.queue, payloads, storing.recorder, name=name)
+        jobs = self._jobs(queue, node, storing, places, fleet)
         await jobs.load()
         await stack.enter_async_context(jobs)
         relay = self._relay = _relay(fleet, node)
+        oneself = Oneself(identity_of(name), self._figures, lambda: jobs.driven)
+        company = await stack.enter_async_context(
+            open_company(self.config, queue, oneself, jobs.elsewhere, fleet)
+        )
         context = Context(
-            self.config, fleet.clock, fleet.pool, node, members, files, jobs, registry, self._obstacles, relay
+            self.config,
+            fleet.clock,
+            fleet.pool,
+            node,
+            members,
+            files,
+            jobs,
+            registry,
+            self._obstacles,
+            relay,
+            company,
         )
         self.address = await stack.enter_async_context(_listening(make_application(context), self.config))
         # Not before the address is ours: a second service that finds it taken sends nothing.
         working = asyncio.create_task(node.run(until_drained=False), name="node")
         stack.push_async_callback(_ended, node, working)
-        self._log.info("serving", host=self.address[0], port=self.address[1], storage=str(places.root))
+        self._log.info("serving", host=self.address[0], port=self.address[1], storage=self._place)
         stopping = asyncio.create_task(self._stopping.wait(), name="stop")
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -121,19 +145,30 @@ class Service:
                 draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
             self._log.info("stopped", advice="the same command goes on with every job")
 
-    def _jobs(self, queue: SqlQueue, node: Node, files: Files, places: Places, fleet: Fleet) -> Jobs:
-        paperwork = Paperwork(queue, places, self.config.queue.shard_size)
-        keeper = JobKeeper(queue, node, files, places, paperwork, fleet.clock)
-        housekeeping = Housekeeping(keeper, node, files, places, queue, fleet.metrics, fleet.clock)
-        return Jobs(queue, node, files, places, keeper, housekeeping, fleet.clock)
+    def _jobs(self, queue: SqlQueue, node: Node, storing: Storing, places: Places, fleet: Fleet) -> Jobs:
+        archive, files, clock = storing.archive, storing.files, fleet.clock
+        shared, settings = shares_jobs(self.config), self.config.queue
+        paperwork = Paperwork(queue, archive, places.work, settings.shard_size)
+        keeper = JobKeeper(queue, node, files, archive, paperwork, clock, shared=shared)
+        housekeeping = Housekeeping(keeper, node, files, archive, queue, fleet.metrics, clock)
+        sharing = Sharing(keeper, queue, node.name, clock, settings.lease_s) if shared else None
+        return Jobs(queue, node, files, archive, keeper, housekeeping, clock, sharing=sharing)
 
-    def _recorder(self, places: Places, fleet: Fleet) -> JournalRecorder:
-        return JournalRecorder(
-            places.journals,
-            fleet.clock,
-            sync_s=self.config.results.sync_s,
-            on_sync=fleet.metrics.journal_synced,
-        )
+    @property
+    def _place(self) -> str:
+        storage = self.config.storage
+        return storage.shared or str(storage.local)
+
+    def _figures(self) -> NodeFigures:
+        state = NodeState.DRAINING if self._stops else NodeState.ACTIVE
+        if self._node is None:
+            return NodeFigures(state)
+        return replace(figures_of(self._node, self._clock.now()), state=state)
+
+    def _displaced(self) -> None:
+        """Another service goes on with the jobs: end, at once."""
+        self.request_stop()
+        self.request_stop()
 
     def _obstacles(self) -> list[str]:
         node = self._node
@@ -152,15 +187,6 @@ async def _ended(node: Node, working: "asyncio.Task[None]") -> None:
     """The node's own end; what went wrong in it goes on from here."""
     node.stop()
     await working
-
-
-@asynccontextmanager
-async def _open_queue(config: Config, path: Path, fleet: Fleet) -> AsyncIterator[SqlQueue]:
-    kind = await asyncio.to_thread(network_filesystem, path.parent)
-    async with open_queue(
-        path, fleet.clock, lease_s=config.queue.lease_s, network_filesystem=kind is not None
-    ) as queue:
-        yield queue
 
 
 @asynccontextmanager

@@ -23,7 +23,8 @@ from dispatcher.results.finalise import drop_failed
 from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
 
 LOCK_NAME = "lock"
-DATABASE_NAMES = frozenset(f"queue.sqlite{ending}" for ending in ("", "-wal", "-shm", "-journal"))
+DATABASE = "queue.sqlite"
+DATABASE_NAMES = frozenset(f"{DATABASE}{ending}" for ending in ("", "-wal", "-shm", "-journal"))
 STEPS = "steps"
 """The folder of the states of several steps, one for each, in that of the whole."""
 OWN_NAMES = DATABASE_NAMES | {
@@ -40,29 +41,31 @@ class OpenJob:
     queue: SqlQueue
     prepared: Prepared
     record: JobRecord
+    lock: StateLock
 
 
 @asynccontextmanager
 async def open_job(
-    config: Config, work: Work, clock: Clock, check_stopped: Callable[[], None]
+    config: Config, work: Work, clock: Clock, check_stopped: Callable[[], None], workers: int = 1
 ) -> AsyncIterator[OpenJob]:
-    """Continue the state directory's job, or make one from the input.
+    """Continue the state directory's job, or make one from the input. So many `workers` are to use it.
 
     `check_stopped` is called now and then while the input is read, and may raise to end it. Raises StateError
-    where the directory is in use, of another input, of other settings or of a newer version; InputError for
-    an input that cannot be run, in which case nothing is left behind.
+    where the directory is in use, of another input, of other settings or of a newer version, or cannot be
+    used by several processes; InputError for an input that cannot be run, in which case nothing is left
+    behind.
     """
     state = work.files.state
     try:
         await asyncio.to_thread(ensure_writable, state)
     except StorageError as error:  # nothing has begun: not a run to resume, but a setting to change
         raise StateError(str(error)) from error
-    with StateLock(state):
+    with StateLock(state) as lock:
         if config.run.restart:
             await asyncio.to_thread(clear_state, state)
         try:
-            async with _queue(config, state, clock) as queue:
-                preparation = _Preparation(config, work, queue, check_stopped)
+            async with _queue(config, state, clock, workers) as queue:
+                preparation = _Preparation(config, work, queue, lock, check_stopped)
                 yield await preparation.opened()
         except InputError:
             await asyncio.to_thread(_clear_unless_kept, state)
@@ -92,14 +95,19 @@ def clear_state(state: Path) -> None:
 
 
 @asynccontextmanager
-async def _queue(config: Config, state: Path, clock: Clock) -> AsyncIterator[SqlQueue]:
+async def _queue(config: Config, state: Path, clock: Clock, workers: int) -> AsyncIterator[SqlQueue]:
     kind = await asyncio.to_thread(network_filesystem, state)
+    if kind is not None and workers > 1:
+        raise StateError(
+            f"{state} is on a network file system ({kind}), where only one process may use the queue: give a "
+            "--state-dir on a local disk, or --workers 1"
+        )
     if kind is not None:
         structlog.get_logger("dispatcher.state").warning(
             "state_on_network_filesystem", filesystem=kind, path=str(state), journal_mode="delete"
         )
     async with open_queue(
-        state / "queue.sqlite", clock, lease_s=config.queue.lease_s, network_filesystem=kind is not None
+        state / DATABASE, clock, lease_s=config.queue.lease_s, network_filesystem=kind is not None
     ) as queue:
         yield queue
 
@@ -108,12 +116,18 @@ class _Preparation:
     """The way from a state directory and an input to a job that can run."""
 
     def __init__(
-        self, config: Config, work: Work, queue: SqlQueue, check_stopped: Callable[[], None]
+        self,
+        config: Config,
+        work: Work,
+        queue: SqlQueue,
+        lock: StateLock,
+        check_stopped: Callable[[], None],
     ) -> None:
         self._config = config
         self._work = work
         self._files = work.files
         self._queue = queue
+        self._lock = lock
         self._check_stopped = check_stopped
 
     async def opened(self) -> OpenJob:
@@ -132,7 +146,7 @@ class _Preparation:
         await self._queue.set_job(record.job)
         if self._config.run.retry_failed:
             record = await self._retry_failed(record)
-        return OpenJob(self._queue, prepared, record)
+        return OpenJob(self._queue, prepared, record, self._lock)
 
     def _refuse_other_settings(self, record: JobRecord) -> None:
         before: Mapping[str, Any] = record.details["settings"]
@@ -172,7 +186,7 @@ class _Preparation:
         await self._queue.activate(job.id)
         record = await self._queue.job(job.id)
         assert record is not None, "the job was made a moment ago"
-        return OpenJob(self._queue, prepared, record)
+        return OpenJob(self._queue, prepared, record, self._lock)
 
     def _job(self, job_id: JobId, sha256: str | None) -> Job:
         run, dispatch = self._config.run, self._config.dispatch

@@ -22,7 +22,7 @@ from dispatcher.app.table import Table
 from dispatcher.app.table_places import Streams
 from dispatcher.app.work import Found, Prepared
 from dispatcher.config import Config
-from dispatcher.errors import InputError, StateError, StoppedError, StorageError
+from dispatcher.errors import ConfigError, Fault, InputError, StateError, StoppedError, StorageError
 from dispatcher.model import Job, Shard, Tally
 from dispatcher.storage.filesystem import StateLock, ensure_writable
 
@@ -222,6 +222,8 @@ class TableStep:
 class PreparedStep:
     """A `Prepared`. Raises StateError where `expected` tells of other rows, or of other steps before it."""
 
+    source: Path | None = None
+
     def __init__(
         self, step: TableStep, earlier: Sequence[TableStep], expected: Mapping[str, Any] | None
     ) -> None:
@@ -278,7 +280,17 @@ def annotation(
 ) -> JobRun | StepsRun:
     """The run of `dispatcher annotate`, of one question or of several. Raises ConfigError and InputError."""
     table = Table(config, input_name, valid, streams)
+    if config.run.workers != 1:
+        _refuse_workers(table, valid)
     return (StepsRun if table.has_steps else JobRun)(config, table, fleet=fleet)
+
+
+def _refuse_workers(table: Table, valid: Valid | None) -> None:
+    """Raises ConfigError for what only one process can do: others know the settings, and no more."""
+    if table.has_steps:
+        raise ConfigError((Fault("run.workers", "must be 1 where there are annotate.steps"),))
+    if valid is not None:
+        raise ConfigError((Fault("run.workers", "must be 1 where answers are looked at by a function"),))
 
 
 def _with_run(config: Config, **run: bool) -> Config:

@@ -210,6 +210,8 @@ class Table:
 class PreparedTable:
     """A `Prepared`. Raises StateError where the files are not those that `earlier` tells of."""
 
+    source: Path | None = None
+
     def __init__(
         self, table: Table, earlier: Mapping[str, Any] | None, check_stopped: Callable[[], None]
     ) -> None:

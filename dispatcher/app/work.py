@@ -22,6 +22,10 @@ class Prepared(Protocol):
         """Of the input's content, in hex; None until `ingest` has read it."""
 
     @property
+    def source(self) -> Path | None:
+        """The plain file that the requests are read from; None where they are made of a table."""
+
+    @property
     def payloads(self) -> Payloads:
         """Where a shard's requests come from, once the input has been read."""
 

@@ -9,6 +9,7 @@ from dispatcher.errors import (
     ServersUnavailableError,
     StoppedError,
     StorageError,
+    WorkerError,
 )
 
 
@@ -21,7 +22,7 @@ class Exit(IntEnum):
     RESUMABLE = 3  # stopped early; the same command goes on
 
 
-RESUMABLE_ERRORS = (StoppedError, ServersUnavailableError, StorageError, QueueError)
+RESUMABLE_ERRORS = (StoppedError, ServersUnavailableError, StorageError, QueueError, WorkerError)
 
 
 def exit_for(error: DispatcherError) -> Exit:

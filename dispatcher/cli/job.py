@@ -17,10 +17,10 @@ from dispatcher.app.run import JobRun
 from dispatcher.app.snapshot import Snapshot
 from dispatcher.cli import summary as summaries
 from dispatcher.cli.exits import Exit, exit_for, tell
-from dispatcher.cli.garbage import spare_loaded
 from dispatcher.cli.view import live_view, logged_progress
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError
+from dispatcher.garbage import spare_loaded
 from dispatcher.storage.source import given_stdin
 from dispatcher.telemetry.logging import configure_logging
 

@@ -25,6 +25,7 @@ ApiKey = Annotated[str | None, Option(help="For the servers. Better: the variabl
 Concurrency = Annotated[
     int | None, Option(help="A fixed number of requests in flight per server. Default: learned.")
 ]
+Workers = Annotated[str | None, Option(help="Processes that send: a number, or auto. Default: 1.")]
 MaxAttempts = Annotated[int | None, Option(help="Attempts that count against a row. Default: 3.")]
 RequestTimeout = Annotated[float | None, Option(help="Seconds for one attempt. Default: none.")]
 WaitForServers = Annotated[
@@ -52,6 +53,7 @@ SETTINGS: Final = MappingProxyType(
         "max_attempts": "dispatch.max_attempts",
         "request_timeout": "dispatch.request_timeout_s",
         "concurrency": "pool.limit",
+        "workers": "run.workers",
         "wait_for_servers": "pool.wait_for_servers_s",
         "shard_size": "queue.shard_size",
         "metrics_port": "telemetry.metrics_port",

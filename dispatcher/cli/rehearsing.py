@@ -16,9 +16,13 @@ from dispatcher.cli.figures import count as counted
 from dispatcher.cli.figures import duration, rate, share
 from dispatcher.errors import DispatcherError
 from dispatcher.testing.simulation.making import scenario_of
+from dispatcher.testing.simulation.nodes.making import nodes_scenario_of
+from dispatcher.testing.simulation.nodes.run import run_nodes
+from dispatcher.testing.simulation.nodes.scenario import NodesScenario
 from dispatcher.testing.simulation.plan import read_plan
 from dispatcher.testing.simulation.rehearsal import Rehearsal, ServerUse, by_group, rehearse
 from dispatcher.testing.simulation.run import Report, run_scenario
+from dispatcher.testing.simulation.scenario import Scenario
 
 SERVERS_SHOWN_MAX = 32
 """More servers than this are shown by group."""
@@ -42,12 +46,11 @@ def rehearse_plan(path: Path, seed: int, *, as_json: bool) -> Exit:
     return Exit.FAILED_ROWS if went.failed else Exit.DONE
 
 
-def replay(seed: int, count: int, *, as_json: bool) -> Exit:
-    """Run scenarios and say which of them break a promise."""
+def replay(seed: int, count: int, *, several: bool, as_json: bool) -> Exit:
+    """Run scenarios, of one node or of several, and say which of them break a promise."""
     failed = 0
     for number in range(seed, seed + count):
-        scenario = scenario_of(number)
-        report = run_scenario(scenario)
+        scenario, report = _several(number) if several else _one(number)
         failed += not report.passed
         if as_json:
             _print_json({"scenario": scenario, "report": report})
@@ -56,6 +59,16 @@ def replay(seed: int, count: int, *, as_json: bool) -> Exit:
     if not as_json and count > 1:
         sys.stdout.write(f"{count} scenarios from seed {seed}: {failed} broke a promise\n")
     return Exit.FAILED_ROWS if failed else Exit.DONE
+
+
+def _one(seed: int) -> tuple[Scenario, Report]:
+    scenario = scenario_of(seed)
+    return scenario, run_scenario(scenario)
+
+
+def _several(seed: int) -> tuple[NodesScenario, Report]:
+    scenario = nodes_scenario_of(seed)
+    return scenario, run_nodes(scenario)
 
 
 def report_lines(report: Report) -> Iterator[str]:
@@ -95,7 +108,7 @@ def summary_lines(went: Rehearsal) -> Iterator[str]:
         f"churn        {counted(deaths)} deaths; {rate(down_s / _HOUR)} server hours down, "
         f"{rate(lost_s / _HOUR)} spent on answers that were lost; {counted(resends)} resends"
     )
-    if went.rows_per_s > NODE_ROWS_PER_S:
+    if went.rows_per_s > NODE_ROWS_PER_S * went.nodes:
         yield f"note         one dispatcher process sends about {counted(NODE_ROWS_PER_S)} rows/s at most"
 
 

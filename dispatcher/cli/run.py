@@ -21,6 +21,7 @@ def run(  # noqa: PLR0913, PLR0917  # one parameter for each flag is how typer i
     model_override: options.ModelOverride = None,
     api_key: options.ApiKey = None,
     concurrency: options.Concurrency = None,
+    workers: options.Workers = None,
     max_attempts: options.MaxAttempts = None,
     request_timeout: options.RequestTimeout = None,
     wait_for_servers: options.WaitForServers = None,

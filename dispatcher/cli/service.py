@@ -12,9 +12,9 @@ import uvloop
 
 from dispatcher.app.service import Service
 from dispatcher.cli.exits import Exit, exit_for, tell
-from dispatcher.cli.garbage import spare_loaded
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError
+from dispatcher.garbage import spare_loaded
 from dispatcher.telemetry.logging import configure_logging
 
 

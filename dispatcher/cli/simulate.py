@@ -14,6 +14,9 @@ def simulate(
     count: Annotated[
         int, typer.Option(min=1, help="Without a plan: how many scenarios, from --seed on.")
     ] = 1,
+    several: Annotated[  # noqa: FBT002  # how typer is told of a flag
+        bool, typer.Option("--several", help="Without a plan: the scenarios of several nodes.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,  # noqa: FBT002  # how typer is told of a flag
 ) -> None:
     """Rehearse a job in virtual time: how long it takes, how busy each server is, what churn costs.
@@ -24,5 +27,7 @@ def simulate(
     from dispatcher.cli.rehearsing import rehearse_plan, replay  # noqa: PLC0415  # takes a second: `--help` need not wait for it
 
     raise typer.Exit(
-        replay(seed, count, as_json=as_json) if plan is None else rehearse_plan(plan, seed, as_json=as_json)
+        replay(seed, count, several=several, as_json=as_json)
+        if plan is None
+        else rehearse_plan(plan, seed, as_json=as_json)
     )

@@ -13,10 +13,10 @@ from dispatcher.app.extras import require_tables
 from dispatcher.cli import summary
 from dispatcher.cli.exits import Exit, exit_for, tell
 from dispatcher.cli.figures import count
-from dispatcher.cli.garbage import spare_loaded
 from dispatcher.cli.job import show
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError
+from dispatcher.garbage import spare_loaded
 from dispatcher.storage.source import given_stdin
 from dispatcher.telemetry.logging import configure_logging
 

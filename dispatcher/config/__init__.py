@@ -5,6 +5,7 @@ from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import KnownAnswer
 from dispatcher.config.loading import load_config
 from dispatcher.config.names import DnsName, parse_dns_name
+from dispatcher.config.queue import QueueUrl
 from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList
 from dispatcher.config.settings import (
     ApiSettings,
@@ -18,8 +19,10 @@ from dispatcher.config.settings import (
     TelemetrySettings,
 )
 from dispatcher.config.steps import step_configs
+from dispatcher.config.storage import OBJECT_SCHEMES, StorageSettings
 
 __all__ = [
+    "OBJECT_SCHEMES",
     "AnnotateSettings",
     "ApiSettings",
     "Config",
@@ -33,11 +36,13 @@ __all__ = [
     "KnownAnswer",
     "PoolSettings",
     "QueueSettings",
+    "QueueUrl",
     "RegistrationSettings",
     "ResultsSettings",
     "RunSettings",
     "ServerEntry",
     "ServerList",
+    "StorageSettings",
     "TelemetrySettings",
     "load_config",
     "parse_dns_name",

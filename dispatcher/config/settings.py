@@ -10,7 +10,9 @@ from pydantic import Field, PlainValidator, ValidationInfo, field_validator
 from dispatcher.config.access import KeyList, Registration
 from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import Canary, KnownAnswer
+from dispatcher.config.queue import QueueUrlSetting
 from dispatcher.config.servers import LIMIT_MAX, DnsList, ServerList
+from dispatcher.config.storage import StorageSettings
 from dispatcher.config.values import ApiKey, Count, Name, Place, Seconds, Settings
 
 _HOUR, _DAY = 3600, 86_400
@@ -23,6 +25,19 @@ def _limit(value: object) -> int | Literal["auto"]:
     if re.fullmatch(r"[0-9]{1,9}", text) and 1 <= int(text) <= LIMIT_MAX:
         return int(text)
     raise ValueError(f"must be auto or a whole number from 1 to {LIMIT_MAX}")
+
+
+WORKERS_MAX = 64
+"""More than one machine feeds to any use; each is a process of 100 MB."""
+
+
+def _workers(value: object) -> int | Literal["auto"]:
+    text = str(value).strip()
+    if text == "auto":
+        return "auto"
+    if re.fullmatch(r"[0-9]{1,4}", text) and 1 <= int(text) <= WORKERS_MAX:
+        return int(text)
+    raise ValueError(f"must be auto or a whole number from 1 to {WORKERS_MAX}")
 
 
 class DiscoverySettings(Settings):
@@ -83,6 +98,8 @@ class PoolSettings(Settings):
 class QueueSettings(Settings):
     """The work queue."""
 
+    url: QueueUrlSetting | None = None
+    """A PostgreSQL database, for the service. None: a file in its storage directory."""
     shard_size: Annotated[Count, Field(ge=1, le=65_536)] = 256
     lease_s: Annotated[Seconds, Field(le=_DAY)] = 60.0
 
@@ -91,19 +108,9 @@ class ResultsSettings(Settings):
     """How outcomes are recorded."""
 
     sync_s: Annotated[Seconds, Field(le=_HOUR)] = 1.0
+    checkpoint_s: Annotated[Seconds, Field(ge=1, le=_HOUR)] = 30.0
+    """With a store that nodes share: how often a journal that grows is put there."""
     provenance: bool = True
-
-
-class StorageSettings(Settings):
-    """Where the service keeps uploads, its queue, journals and outputs."""
-
-    url: Name | None = None
-    """A directory, made where it is missing. None: `dispatcher-data` in the working directory."""
-
-    @property
-    def directory(self) -> Path:
-        """The directory."""
-        return Path(self.url or "dispatcher-data")
 
 
 class ApiSettings(Settings):
@@ -142,6 +149,8 @@ class RunSettings(Settings):
     model_override: Name | None = None
     """Replaces every body's `model`."""
     on_invalid: Literal["fail", "skip"] = "fail"
+    workers: Annotated[int | Literal["auto"], PlainValidator(_workers)] = 1
+    """Processes that send; auto is one for each processor core that this process may use."""
     restart: bool = False
     retry_failed: bool = False
     keep_state: bool = False

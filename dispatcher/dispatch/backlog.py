@@ -1,7 +1,7 @@
 """The requests that are ready to be sent, in the order in which they should be."""
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum, auto
@@ -70,6 +70,10 @@ class Backlog:
         else:
             self._retry(item)
         self._note(item, 1)
+
+    def fresh_by_lease(self) -> Counter[int]:
+        """How many requests of each lease, by its identity, have not been sent."""
+        return Counter(id(item.lease) for queue in self._fresh.values() for item in queue)
 
     def wake(self, now: float) -> None:
         """Make the delayed requests ready whose time has come."""

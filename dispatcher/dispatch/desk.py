@@ -36,6 +36,7 @@ from dispatcher.model import (
     ServerId,
 )
 from dispatcher.pool.effects import AttemptEnd, Effect, Loss
+from dispatcher.pool.limits import Portion
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.server import Server
 from dispatcher.pool.states import State
@@ -96,6 +97,21 @@ class Desk:
         self._fates = Fates(
             self.shards, self.backlog, self.quotas, self._quarantine, settings, metrics, review
         )
+
+    # Other processes at the same servers
+
+    def share_servers(self, portion: Portion) -> None:
+        """This process is one of several that feed the same servers."""
+        self._quarantine.neighbours.portion = portion
+
+    @property
+    def suspects_at(self) -> frozenset[ServerId]:
+        """The servers that hold requests which may end servers: the others are to know."""
+        return self._quarantine.suspects_at
+
+    def hear_of_suspects(self, servers: Iterable[ServerId]) -> None:
+        """The others have such requests at these servers, and at no others."""
+        self._quarantine.heard(servers, self._now())
 
     # Shards
 
@@ -170,6 +186,18 @@ class Desk:
                 shards[id(attempt.item.lease)].under_way += 1
         self._fates.forget(self.backlog.discard(lambda item: item.lease.job.id == job))
 
+    def unbegun(self) -> list[ShardInHand]:
+        """The shards of which every request that is owed waits to be sent for the first time, in order."""
+        fresh = self.backlog.fresh_by_lease()
+        return [shard for shard in self.shards if 0 < shard.owed == fresh[id(shard.lease)]]
+
+    def let_go(self, shards: Collection[ShardInHand]) -> None:
+        """Send nothing of these unbegun shards: they are at rest."""
+        leases = {id(shard.lease) for shard in shards}
+        for shard in shards:
+            shard.withdrawn = True
+        self._fates.forget(self.backlog.discard(lambda item: id(item.lease) in leases))
+
     def limit(self, job: JobId, limit: int | None) -> None:
         """Another limit of this job, or none, holds from now on."""
         held = sum(shard.owed - shard.unrecorded for shard in self.shards.of_job(job))
@@ -216,6 +244,11 @@ class Desk:
                 heapq.heapreplace(shares, (-server.free_share(now), server.spec.id))
             else:
                 heapq.heappop(shares)
+
+    def is_hungry(self) -> bool:
+        """Whether servers could take more than there is here, and the queue has no more."""
+        may_send = self._hedging.dry and self._may_send() and not self.backlog.ready()
+        return may_send and self._pool.permits_total(self._now()) > self.in_flight
 
     def queue_is_dry(self, *, dry: bool) -> None:
         """Whether the queue had nothing to give: what is in hand is then the end of the work."""
@@ -354,7 +387,8 @@ class Desk:
             for attempt in self.open.get(server.spec.id, ())
             if self.shards.get(attempt.item.lease) is not None and not attempt.item.done
         ]
-        loss = Loss.OTHER if self.excused(server) else loss
+        excused = self.excused(server) or self._quarantine.neighbours.met(server.spec.id, self._now())
+        loss = Loss.OTHER if excused else loss
         return self._quarantine.lost(Lost(server, loss, running), _is_running, self._now())
 
     def server_spared(self, server: Server) -> None:

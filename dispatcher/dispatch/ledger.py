@@ -65,6 +65,18 @@ class Ledger:
         aside = sum(laid_aside.values(), Tally())
         self._accounts[job] = _Account(settled, shards_settled, dict(laid_aside), aside)
 
+    def caught_up(self, job: JobId, settled: Tally, shards_settled: int) -> None:
+        """So much of a followed job is settled by now, by whichever node.
+
+        The rates stay this node's own: the others tell theirs.
+        """
+        account = self._accounts.get(job)
+        if account is None or shards_settled <= account.shards_settled:
+            return
+        account.settled, account.shards_settled = settled, shards_settled
+        account.laid_aside.clear()  # what went back from here may be among what others have settled
+        account.aside = Tally()
+
     def forget(self, job: JobId) -> None:
         """Nobody follows this job any more."""
         self._accounts.pop(job, None)

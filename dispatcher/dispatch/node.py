@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 
 import structlog
 
 from dispatcher.config import DispatchSettings, QueueSettings
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.desk import Desk
+from dispatcher.dispatch.giving import Giving
 from dispatcher.dispatch.ledger import Ledger
 from dispatcher.dispatch.lookout import Lookout
 from dispatcher.dispatch.outcomes import outcomes_of_withheld
@@ -79,6 +81,7 @@ class Node:
             start=self._start_settling,
             lose=self._lose,
         )
+        self._giving = Giving(desk, self._settling)
         self._log = structlog.get_logger("dispatcher.node")
 
     @property
@@ -159,6 +162,14 @@ class Node:
         self._roused.set()
         self._hungry.set()
 
+    def share_out(self, hungry: int) -> None:
+        """So many other nodes have nothing left to send: leave them some of what is not begun here.
+
+        They are hungry only where the queue has no more. To be told again for as long as it holds.
+        """
+        if given := self._giving.give(hungry, self._world.clock.now()):
+            self._log.info("shards_given_back", shards=given, hungry=hungry)
+
     def holds(self, job: JobId) -> bool:
         """Whether shards of this job are in hand, or about to be."""
         opening = any(lease.job.id == job for lease in self._unopened)
@@ -193,6 +204,9 @@ class Node:
                 continue
             if (room := self.desk.room()) == 0:
                 await self._wait_for_room()
+                continue
+            if self._giving.leaves_the_queue(self._world.clock.now()):
+                await self._wait_for_work()
                 continue
             found = await self._lease(room)
             self.desk.queue_is_dry(dry=not found)
@@ -417,6 +431,10 @@ class Node:
         try:
             async with asyncio.timeout(CLOSE_S_MAX), asyncio.TaskGroup() as closing:
                 for shard in self.desk.shards:
-                    closing.create_task(self._world.recorder.close(shard.lease), name="close")
+                    closing.create_task(self._close(shard.lease), name="close")
         except TimeoutError:
             self._log.warning("close_timed_out", shards=len(self.desk.shards))
+
+    async def _close(self, lease: Lease) -> None:
+        with suppress(LeaseLostError):  # whoever has it now goes on from what it found
+            await self._world.recorder.close(lease)

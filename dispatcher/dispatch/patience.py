@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import structlog
 
-from dispatcher.errors import LeaseLostError, QueueError, StorageError
+from dispatcher.errors import LeaseLostError, QueueError, QueueUnreachableError, StorageError
 from dispatcher.model import JobId, Lease, NodeId, Tally
 from dispatcher.ports import Clock, Queue
 
@@ -73,6 +73,9 @@ class PatientQueue:
             told = await answer
         except LeaseLostError:
             raise
+        except QueueUnreachableError as error:
+            self.obstacle = str(error)  # the queue logs its outages itself, once for all who meet them
+            return None
         except (QueueError, StorageError) as error:
             self._failed(during, str(error))
             return None

@@ -10,6 +10,7 @@ from dispatcher.dispatch.backlog import Backlog, Room
 from dispatcher.dispatch.blame import Blame, Suspicion
 from dispatcher.dispatch.casualties import Casualties, Fallen
 from dispatcher.dispatch.item import Item
+from dispatcher.dispatch.neighbours import Neighbours
 from dispatcher.dispatch.outcomes import poisoned
 from dispatcher.model import ErrorCode, Grudge, Judgement, Lease, Outcome, ServerId, Verdict
 from dispatcher.pool.effects import Loss
@@ -56,6 +57,7 @@ class Quarantine:
     """Keeps suspects apart, and finds out which of them is poison. Plain state; told the time."""
 
     def __init__(self, pool: Pool, backlog: Backlog, now: float) -> None:
+        self.neighbours = Neighbours()
         self._pool = pool
         self._backlog = backlog
         self._blame = Blame(pool.settings.deaths_max)
@@ -70,8 +72,18 @@ class Quarantine:
         self._idle_since = now
         """When a server was last out of work for another reason than that suspects run apart."""
 
+    @property
+    def suspects_at(self) -> frozenset[ServerId]:
+        """The servers that hold a suspect."""
+        return frozenset(self._at)
+
+    def heard(self, theirs: Iterable[ServerId], now: float) -> None:
+        """Other processes have suspects at these servers, and at no others."""
+        self.neighbours.heard(theirs, self._at.keys(), now)
+
     def look(self, servers: int, now: float) -> None:
         """Take stock of the time that so many servers have served, and of what stands idle."""
+        self.neighbours.look(self._at.keys(), now)
         passed_s, self._looked_at = now - self._looked_at, now
         self._blame.served(passed_s * servers)
         self._casualties.keep(self._pool.servers.__contains__)
@@ -86,6 +98,8 @@ class Quarantine:
 
     def room(self, server: Server, now: float) -> Room:
         """What this server may be given, where suspects are concerned."""
+        if not self.neighbours.admit(server.spec.id, now):
+            return Room.NONE
         if now < self._closed_until.get(server.spec.id, now):
             return Room.NONE
         held = self._at.get(server.spec.id, 0)

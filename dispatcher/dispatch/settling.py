@@ -67,8 +67,8 @@ class Settling:
 
     async def _settle(self, shard: ShardInHand) -> None:
         """Close a complete shard and tell the queue."""
-        await self._recorder.close(shard.lease)
         try:
+            await self._recorder.close(shard.lease)
             await self._queue.settle(shard.lease, shard.tally)
         except LeaseLostError:
             self._lose([shard.lease])
@@ -78,7 +78,11 @@ class Settling:
 
     async def _give_back(self, shard: ShardInHand) -> None:
         """Close a shard that is withdrawn, and leave the rest of it to whoever leases it next."""
-        await self._recorder.close(shard.lease)
+        try:
+            await self._recorder.close(shard.lease)
+        except LeaseLostError:
+            self._lose([shard.lease])
+            return
         await self._queue.release([shard.lease])
         self._progress.lost(shard.tally)
         self._desk.shards.remove(shard.lease)

@@ -19,7 +19,7 @@ class ShardInHand:
         """Requests without a durable outcome."""
         self.tally = tally
         self.withdrawn = False
-        """Whether its job was paused or cancelled: nothing more of it is sent."""
+        """Whether nothing more of it is sent: its job was paused or cancelled, or others are to have it."""
         self.under_way = 0
         """Attempts of a withdrawn shard that are not judged yet."""
         self.leaving = False

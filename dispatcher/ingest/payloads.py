@@ -31,23 +31,7 @@ class FilePayloads:
         """As `read`, for a thread: it blocks."""
         if lease.shard.requests == 0:
             return []  # its one line may be too long to be read
-        lines = [line for line in self._bytes(lease.shard).split(b"\n") if not is_blank(line)]
-        if len(lines) != lease.shard.count:
-            found = f"{len(lines)} lines stand where {lease.shard.count} were"
-            raise self._changed(lease.shard.offset, found)
-        return list(self._requests(lease, lines))
-
-    def _requests(self, lease: Lease, lines: list[bytes]) -> Iterator[Request]:
-        shard = lease.shard
-        rejected = frozenset(shard.rejected)
-        for index, line in enumerate(lines, shard.first_index):
-            if index in rejected:
-                continue
-            head = parse_request(line)
-            if not isinstance(head, Head):
-                found = f"request {index - shard.first_index} from there: {head.message}"
-                raise self._changed(shard.offset, found)
-            yield request_of(index, head, lease.job)
+        return requests_in(self._bytes(lease.shard), lease, str(self._path))
 
     def _bytes(self, shard: Shard) -> bytes:
         content = bytearray()
@@ -57,17 +41,44 @@ class FilePayloads:
                     at = shard.offset + len(content)
                     piece = os.pread(file.fileno(), shard.length - len(content), at)
                     if not piece:
-                        raise self._changed(at, "the file ends here")
+                        raise changed(str(self._path), at, "the file ends here")
                     content += piece
         except OSError as error:
             raise StorageError(f"{self._path}: cannot be read: {error.strerror}") from error
         return bytes(content)
 
-    def _changed(self, offset: int, found: str) -> StorageError:
-        return StorageError(
-            f"{self._path}, byte {offset}: the input has changed since it was checked ({found}); "
-            "put the original back and resume"
-        )
+
+def requests_in(content: bytes, lease: Lease, name: str) -> list[Request]:
+    """The requests in a shard's bytes, in index order, without the rejected lines; `job.model` is applied.
+
+    Raises StorageError, which says `name`, where these are not the bytes that were scanned.
+    """
+    lines = [line for line in content.split(b"\n") if not is_blank(line)]
+    if len(lines) != lease.shard.count:
+        found = f"{len(lines)} lines stand where {lease.shard.count} were"
+        raise changed(name, lease.shard.offset, found)
+    return list(_requests(lines, lease, name))
+
+
+def changed(name: str, offset: int, found: str) -> StorageError:
+    """The error of an input that is not the one that was checked."""
+    return StorageError(
+        f"{name}, byte {offset}: the input has changed since it was checked ({found}); "
+        "put the original back and resume"
+    )
+
+
+def _requests(lines: list[bytes], lease: Lease, name: str) -> Iterator[Request]:
+    shard = lease.shard
+    rejected = frozenset(shard.rejected)
+    for index, line in enumerate(lines, shard.first_index):
+        if index in rejected:
+            continue
+        head = parse_request(line)
+        if not isinstance(head, Head):
+            found = f"request {index - shard.first_index} from there: {head.message}"
+            raise changed(name, shard.offset, found)
+        yield request_of(index, head, lease.job)
 
 
 def request_of(index: int, head: Head, job: Job) -> Request:

@@ -20,7 +20,7 @@ _Item = TypeVar("_Item")
 
 
 def scan(  # noqa: PLR0913  # three of them are whom it tells, and no two callers tell the same
-    path: Path,
+    source: Path | BinaryIO,
     work_dir: Path,
     on_shards: Callable[[list[Shard]], None],
     *,
@@ -32,6 +32,7 @@ def scan(  # noqa: PLR0913  # three of them are whom it tells, and no two caller
 ) -> ScanReport:
     """Check a JSON lines file and cut it into shards. Blocks: run it in a thread.
 
+    `source` is its path, or the open file, which must have a `name` and be seekable; it is closed.
     Shards come in order, up to 256 a call; a line that is no request is in its shard's `rejected`. That an id
     repeats is known only at the end: the indexes of all but its first line then go to `on_repeated`, in any
     order, up to 10,000 a call; the `rejected` of their shards lack them. `check` is called several times a
@@ -43,15 +44,15 @@ def scan(  # noqa: PLR0913  # three of them are whom it tells, and no two caller
     as `findings.rejections` describes. Raises StorageError where a file cannot be read or written.
     """
     digest = hashlib.sha256()
-    with _opened(path) as file, rejections(rejected_path) as rejected, Ids(file, work_dir) as ids:
+    with _opened(source) as file, rejections(rejected_path) as rejected, Ids(file, work_dir) as ids:
         reading = _Reading(limits, ids, rejected, _Batches(SHARDS_HANDED_OVER, on_shards))
-        reading.lines(split_lines(_chunks(file, path, digest, check), limits.line_bytes_max))
+        reading.lines(split_lines(_chunks(file, digest, check), limits.line_bytes_max))
         size = file.tell()
         reading.ids(_Batches(INDEXES_HANDED_OVER, on_repeated), check)
         report = reading.report(size, digest.hexdigest())
     if report.rejected and not skip_invalid:
         lines = "1 line is" if report.rejected == 1 else f"{report.rejected} lines are"
-        raise InputError(f"{path}: {lines} no valid request", report.faults, report.rejected)
+        raise InputError(f"{file.name}: {lines} no valid request", report.faults, report.rejected)
     return report
 
 
@@ -83,7 +84,8 @@ class _Reading:
                 self._ids.add(found.custom_id, line, self._sharder.lines)
                 self._models.add(found)
             self._shards.add(self._sharder.add(line, rejected=isinstance(found, LineFault)))
-        self._shards.add(self._sharder.close())
+        for shard in self._sharder.finish():
+            self._shards.add(shard)
         self._shards.deliver()
 
     def ids(self, indexes: "_Batches[int]", check: Callable[[], None]) -> None:
@@ -153,22 +155,22 @@ def _repeated(repetition: Repetition) -> LineFault:
     )
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(source: Path | BinaryIO) -> BinaryIO:
+    if not isinstance(source, Path):
+        return source
     try:
-        return path.open("rb")
+        return source.open("rb")
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+        raise StorageError(f"{source}: cannot be read: {error.strerror}") from error
 
 
-def _chunks(
-    file: BinaryIO, path: Path, digest: "hashlib._Hash", check: Callable[[], None]
-) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, digest: "hashlib._Hash", check: Callable[[], None]) -> Iterator[bytes]:
     while True:
         check()
         try:
             chunk = file.read(CHUNK_BYTES)
         except OSError as error:
-            raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+            raise StorageError(f"{file.name}: cannot be read: {error.strerror}") from error
         if not chunk:
             return
         digest.update(chunk)

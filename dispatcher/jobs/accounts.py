@@ -13,6 +13,9 @@ from dispatcher.ports import Clock
 from dispatcher.queue.records import JobRecord
 from dispatcher.queue.sql import SqlQueue
 
+ASK_S = 2.0
+"""Between two questions to the queue whether other nodes have settled a job's last shards."""
+
 
 class Accounts:
     """What keeps the ledger and the queue of one mind about a job."""
@@ -37,12 +40,36 @@ class Accounts:
         laid_aside = await self._paperwork.recorded(kept.job)
         self._node.ledger.follow(kept.id, tally, record.shards_settled, laid_aside)
 
+    async def follow_elsewhere(self, kept: Kept, record: JobRecord) -> None:
+        """The same, of a job that other nodes work on: what they have in hand is theirs to tell."""
+        tally = await self._queue.tally(kept.id) if record.shards_settled else Tally()
+        self._node.ledger.follow(kept.id, tally, record.shards_settled, {})
+
     async def follow_anew(self, kept: Kept) -> None:
         """The same, of a job whose shards were made, or reopened, just now."""
         record = await self._queue.job(kept.id)
         assert record is not None, "a job that is kept is in the queue"
         kept.counted(record)
         await self.follow(kept, record)
+
+    async def catch_up(self, kept: Kept) -> None:
+        """Count what other nodes have settled of a job that is followed."""
+        record = await self._queue.job(kept.id)
+        if record is not None and record.shards_settled > self._node.ledger.shards_settled(kept.id):
+            tally = await self._queue.tally(kept.id)
+            self._node.ledger.caught_up(kept.id, tally, record.shards_settled)
+
+    async def is_drained(self, kept: Kept) -> bool:
+        """Whether every shard is settled. Where other nodes settle some, the queue alone knows."""
+        ours = self._node.ledger.shards_settled(kept.id) >= kept.shards
+        if kept.custody is None:
+            return ours
+        now = self._clock.now()
+        if not ours and now - kept.asked_at < ASK_S:
+            return False
+        kept.asked_at = now
+        record = await self._queue.job(kept.id)
+        return record is not None and record.shards_settled >= record.shards
 
     def expect(self, kept: Kept) -> None:
         """Have a job that has shards to give take its turn, without a wait for room in the node's window."""

@@ -24,6 +24,11 @@ class Made(msgspec.Struct, frozen=True):
     output: str
     errors: str
 
+    @property
+    def names(self) -> set[str]:
+        """Both."""
+        return {self.output, self.errors}
+
 
 class TokenDetails(msgspec.Struct, frozen=True):
     """What servers told of tokens beside their number, summed up; None where none of them told."""
@@ -80,8 +85,8 @@ def status_of(details: Details) -> JobStatus:
 
 
 def stored(details: Details) -> dict[str, Any]:
-    """As the queue keeps them."""
-    kept: dict[str, Any] = msgspec.to_builtins(details)
+    """As the queue keeps them, and gives them back."""
+    kept: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(details))
     return kept
 
 

@@ -1,104 +1,97 @@
-"""Uploaded and made files: their bytes in the storage directory, their records in the queue's database."""
+"""Uploaded and made files: their bytes in a store, their records in the queue's database."""
 
-import asyncio
-import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Self
 
 import structlog
 
+from dispatcher.errors import MissingError, StorageError
+from dispatcher.jobs.archive import file_key
 from dispatcher.jobs.ids import new_file_id
-from dispatcher.jobs.places import Places
-from dispatcher.ports import Clock
+from dispatcher.ports import Clock, Incoming, Store
 from dispatcher.queue.keeping import FileRecord, FilesWanted, Keeping
-from dispatcher.storage.filesystem import fsync_dir, storage_errors
 
-UPLOAD = ".upload"
-"""Ends the names of what is not whole yet."""
+CHUNK_BYTES = 8 << 20
+"""Read at once."""
 
 
 class Upload:
     """A file on its way in: `write` what comes, then `keep` it. Left unkept, nothing of it stays."""
 
-    def __init__(self, files: "Files", file_id: str, path: Path, file: BinaryIO) -> None:
+    def __init__(self, files: "Files", file_id: str, incoming: Incoming) -> None:
         self.bytes = 0
         self._files = files
         self._id = file_id
-        self._path = path
-        self._file = file
+        self._incoming = incoming
 
     async def write(self, chunk: bytes) -> None:
         """Append. Raises StorageError."""
         self.bytes += len(chunk)
-        await asyncio.to_thread(self._write, chunk)
+        await self._incoming.write(chunk)
 
     async def keep(self, owner: str, filename: str, purpose: str, expires_s: int | None) -> FileRecord:
         """Make it durable, and a file. Raises StorageError and QueueError."""
-        await asyncio.to_thread(self._settle)
+        await self._incoming.keep()
         return await self._files.keep(self._id, owner, filename, purpose, expires_s)
 
-    def _write(self, chunk: bytes) -> None:
-        with storage_errors(self._path, "cannot be written"):
-            self._file.write(chunk)
 
-    def _settle(self) -> None:
-        with storage_errors(self._path, "cannot be written"):
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._path.replace(self._path.with_suffix(""))
-        fsync_dir(self._path.parent)
+async def _nothing() -> set[str]:
+    return set()
 
 
 class Files:
-    """The files of every owner. Times are seconds since the epoch, by the clock's `wall()`."""
+    """The files of every owner. Times are seconds since the epoch, by the clock's `wall()`.
 
-    def __init__(self, places: Places, keeping: Keeping, clock: Clock) -> None:
-        self._places = places
+    Args:
+        store: Has the bytes.
+        keeping: Has the records.
+        clock: For what expires.
+        needed: Tells the files whose bytes must stay though they be removed, for jobs read them.
+        files_kept_s: How long files are kept that do not say so themselves; None: until they are removed.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keeping: Keeping,
+        clock: Clock,
+        *,
+        needed: Callable[[], Awaitable[set[str]]] = _nothing,
+        files_kept_s: float | None = None,
+    ) -> None:
+        self._store = store
         self._keeping = keeping
         self._clock = clock
+        self._needed = needed
+        self._files_kept_s = files_kept_s
         self._log = structlog.get_logger("dispatcher.files")
 
-    async def open(self, needed: Iterable[str]) -> Self:
-        """Make the folders, and remove what a killed process left: bytes that are no file of ours.
-
-        `needed` are names of files that are still being made. Raises StorageError.
-        """
-        known = await self._keeping.file_ids() | set(needed)
-        await asyncio.to_thread(self._tidy, known)
-        return self
-
     @asynccontextmanager
-    async def receive(self) -> AsyncIterator[Upload]:
-        """Begin an upload. Raises StorageError."""
+    async def receive(self, bytes_max: int | None = None) -> AsyncIterator[Upload]:
+        """Begin an upload, of so many bytes at most. Raises StorageError."""
         file_id = new_file_id()
-        path = self._places.file(file_id).with_suffix(UPLOAD)
-        with storage_errors(path, "cannot be written"):
-            file = await asyncio.to_thread(path.open, "wb")
-        try:
-            yield Upload(self, file_id, path, file)
-        finally:
-            await asyncio.to_thread(_discard, file, path)
+        async with self._store.receive(file_key(file_id), bytes_max) as incoming:
+            yield Upload(self, file_id, incoming)
 
     async def keep(
         self, file_id: str, owner: str, filename: str, purpose: str, expires_s: int | None
     ) -> FileRecord:
         """Keep a file whose bytes are in place."""
-        record = await asyncio.to_thread(self.described, file_id, owner, filename, purpose, expires_s)
+        record = await self.described(file_id, owner, filename, purpose, expires_s)
         await self._keeping.add_file(record)
         return record
 
-    def described(
+    async def described(
         self, file_id: str, owner: str, filename: str, purpose: str, expires_s: int | None
     ) -> FileRecord:
-        """The record of bytes that are in place. Blocks."""
-        path = self._places.file(file_id)
-        with storage_errors(path, "cannot be read"):
-            size = path.stat().st_size
-        now = self._clock.wall()
-        expires_at = None if expires_s is None else now + expires_s
-        return FileRecord(file_id, owner, filename, purpose, size, now, expires_at)
+        """The record of bytes that are in place."""
+        found = await self._store.find(file_key(file_id))
+        if found is None:
+            raise StorageError(f"{file_key(file_id)}: it was removed while it was being kept")
+        now, kept_s = self._clock.wall(), self._files_kept_s if expires_s is None else expires_s
+        expires_at = None if kept_s is None else now + kept_s
+        return FileRecord(file_id, owner, filename, purpose, found.size, now, expires_at)
 
     async def get(self, file_id: str, owner: str | None) -> FileRecord | None:
         """The file, if it is there and the owner's; `owner` None is everybody's."""
@@ -112,12 +105,13 @@ class Files:
         return await self._keeping.list_files(wanted, self._clock.wall())
 
     async def remove(self, file_id: str) -> None:
-        """Forget a file, then remove its bytes: a crash between the two leaves bytes that `open` removes.
+        """Forget a file, then remove its bytes: a crash between the two leaves bytes that are no file.
 
-        Raises QueueError, and StorageError where the bytes stay.
+        Those that a job reads stay until it is over. Raises QueueError, and StorageError where bytes stay.
         """
         await self._keeping.remove_file(file_id)
-        await asyncio.to_thread(self._places.remove_file, file_id)
+        if file_id not in await self._needed():
+            await self._store.delete([file_key(file_id)])
 
     async def remove_expired(self) -> None:
         """Remove the files whose time is over."""
@@ -129,23 +123,20 @@ class Files:
         """The ids of all files."""
         return await self._keeping.file_ids()
 
-    def path(self, record: FileRecord) -> Path:
-        """Where its bytes are."""
-        return self._places.file(record.id)
+    def path(self, record: FileRecord) -> Path | None:
+        """Where its bytes are a file of this machine; None where they are no file."""
+        return self._store.path(file_key(record.id))
+
+    async def chunks(self, file_id: str, start: int = 0, end: int | None = None) -> AsyncIterator[bytes]:
+        """A file's bytes from `start` up to `end`, some at a time. None of one that was removed."""
+        found = await self._store.find(file_key(file_id))
+        size = 0 if found is None else found.size
+        end = size if end is None else min(end, size)
+        with suppress(MissingError):
+            while start < end:
+                chunk = await self._store.read(file_key(file_id), start, min(CHUNK_BYTES, end - start))
+                yield chunk
+                start += len(chunk)
 
     def _is_over(self, record: FileRecord) -> bool:
         return record.expires_at is not None and record.expires_at <= self._clock.wall()
-
-    def _tidy(self, known: set[str]) -> None:
-        for folder in self._places.folders:
-            with storage_errors(folder, "cannot be made"):
-                folder.mkdir(exist_ok=True)
-        for path in self._places.folders[0].iterdir():
-            if path.name not in known and path.is_file():
-                path.unlink(missing_ok=True)
-
-
-def _discard(file: BinaryIO, path: Path) -> None:
-    with suppress(OSError):  # a full disk refuses what is buffered: it is to be thrown away
-        file.close()
-    path.unlink(missing_ok=True)

@@ -1,20 +1,19 @@
 """What is done now and then: see who starves, tell the metrics, remove what is over or wanted no more."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Set as AbstractSet
 
 import structlog
 
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import DispatcherError
+from dispatcher.errors import DispatcherError, QueueUnreachableError
+from dispatcher.jobs.archive import Archive
 from dispatcher.jobs.details import Details
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, Stage, shown
-from dispatcher.jobs.places import Places
 from dispatcher.jobs.view import is_starving
+from dispatcher.model import JobId
 from dispatcher.ports import Clock
 from dispatcher.queue.sql import SqlQueue
 from dispatcher.telemetry.metrics import Metrics
@@ -23,6 +22,8 @@ LOOK_S = 1.0
 TELL_S = 5.0
 """Between two looks at what the metrics say."""
 SWEEP_S = 30.0
+COLLECT_S = 3600.0
+"""All of a store is listed for it."""
 
 
 class Housekeeping:
@@ -33,7 +34,7 @@ class Housekeeping:
         keeper: JobKeeper,
         node: Node,
         files: Files,
-        places: Places,
+        archive: Archive,
         queue: SqlQueue,
         metrics: Metrics,
         clock: Clock,
@@ -43,13 +44,14 @@ class Housekeeping:
         self._keeper = keeper
         self._node = node
         self._files = files
-        self._places = places
+        self._archive = archive
         self._clock = clock
         self._log = structlog.get_logger("dispatcher.jobs")
 
     async def run(self) -> None:
         """Until cancelled."""
         swept_at = told_at = float("-inf")
+        collected_at = self._clock.now()
         while True:
             now = self._clock.now()
             self._note_busy(now)
@@ -59,26 +61,37 @@ class Housekeeping:
             if now - swept_at >= SWEEP_S:
                 swept_at = now
                 await self._sweep()
+            if now - collected_at >= COLLECT_S:
+                collected_at = now
+                await self._collect()
             await self._clock.sleep(LOOK_S)
 
     def _note_busy(self, now: float) -> None:
         """A job begins to wait when it comes, or goes on, and not before."""
-        busy = {attempt.item.lease.job.id for attempt in self._node.desk.open_attempts()}
+        busy = self._in_flight()
         for kept in self._keeper.jobs.values():
             waits = kept.stage is Stage.IN_PROGRESS and not kept.details.paused
-            if kept.id in busy or not waits or kept.busy_at is None:
+            if busy[kept.id] or not waits or kept.busy_at is None:
                 kept.busy_at = now
 
     async def _tell(self, now: float) -> None:
         jobs = self._keeper.jobs.values()
         statuses = Counter({shown(stage): 0 for stage in Stage})
         statuses.update(shown(kept.stage) for kept in jobs)
-        busy = Counter(attempt.item.lease.job.id for attempt in self._node.desk.open_attempts())
+        busy = self._in_flight()
         self._metrics.jobs_counted(statuses, sum(is_starving(kept, busy[kept.id], now) for kept in jobs))
         try:
             self._metrics.queue_depth(await self._queue.depth())
+        except QueueUnreachableError:  # the queue itself has said so
+            return
         except DispatcherError as error:
             self._log.warning("queue_depth_unknown", error=str(error))
+
+    def _in_flight(self) -> Counter[JobId]:
+        """Requests of each job that are in flight, here and elsewhere."""
+        in_flight = Counter(self._keeper.elsewhere.in_flight)
+        in_flight.update(attempt.item.lease.job.id for attempt in self._node.desk.open_attempts())
+        return in_flight
 
     async def _sweep(self) -> None:
         try:
@@ -88,19 +101,22 @@ class Housekeeping:
             seen = [(kept, kept.details) for kept in ended]
             names = await self._files.names()
             for kept, details in seen:
-                if not _is_wanted(details, names):
+                if not self._archive.wants(details, names):
                     await self._release(kept, details)
+        except QueueUnreachableError:
+            return
         except DispatcherError as error:
             self._log.warning("sweep_failed", error=str(error))
+
+    async def _collect(self) -> None:
+        try:
+            await self._archive.collect_garbage()
+        except DispatcherError as error:
+            self._log.warning("garbage_not_removed", error=str(error))
 
     async def _release(self, kept: Kept, details: Details) -> None:
         async with kept.lock:
             if kept.details is not details:  # it was retried
                 return
             kept.released = True
-            await asyncio.to_thread(self._places.remove, kept.id)
-
-
-def _is_wanted(details: Details, names: AbstractSet[str]) -> bool:
-    """Whether one of a job's files is still there: its failed requests may be sent again until then."""
-    return not names.isdisjoint({details.output_file_id, details.error_file_id})
+            await self._archive.release(kept)

@@ -1,7 +1,6 @@
 """Submitted jobs, as the API uses them: make, look at, stop, go on, change, send failed rows again."""
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,9 @@ from types import TracebackType
 from typing import Self
 
 from dispatcher.dispatch.node import Node
+from dispatcher.jobs.archive import Archive
 from dispatcher.jobs.details import Details, stored
+from dispatcher.jobs.elsewhere import Elsewhere
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.housekeeping import Housekeeping
 from dispatcher.jobs.ids import new_job_id
@@ -17,14 +18,13 @@ from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, STOPPED, Event, IllegalMoveError, Stage
 from dispatcher.jobs.overview import Overview, Overviews
-from dispatcher.jobs.places import Places
 from dispatcher.jobs.results import finished_lines
+from dispatcher.jobs.sharing import Sharing
 from dispatcher.jobs.view import JobView, Now, view_of
 from dispatcher.model import Job, JobId
 from dispatcher.ports import Clock
 from dispatcher.queue.keeping import FileRecord
 from dispatcher.queue.sql import SqlQueue
-from dispatcher.storage.filesystem import fsync_dir, storage_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +62,26 @@ class Jobs:
     cannot be had, StorageError and QueueError where it could not be kept.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the service's parts, each used by some method
         self,
         queue: SqlQueue,
         node: Node,
         files: Files,
-        places: Places,
+        archive: Archive,
         keeper: JobKeeper,
         housekeeping: Housekeeping,
         clock: Clock,
+        *,
+        sharing: Sharing | None = None,
     ) -> None:
         self._queue = queue
         self._node = node
         self._files = files
-        self._places = places
+        self._archive = archive
         self._keeper = keeper
         self._clock = clock
         self._housekeeping = housekeeping
+        self._sharing = sharing
         self._overviews = Overviews(keeper)
 
     async def load(self) -> None:
@@ -87,21 +90,25 @@ class Jobs:
 
     async def __aenter__(self) -> Self:
         await self._keeper.__aenter__()
-        self._sweeping = asyncio.create_task(self._housekeeping.run(), name="housekeeping")
+        self._beside = [asyncio.create_task(self._housekeeping.run(), name="housekeeping")]
+        if self._sharing is not None:
+            self._beside.append(asyncio.create_task(self._sharing.run(), name="sharing"))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._sweeping.cancel()
-        await asyncio.wait([self._sweeping])
+        self._beside[0].cancel()
         await self._keeper.__aexit__(kind, error, trace)
+        for task in self._beside:  # what others are to go on with is given back once nothing goes on here
+            task.cancel()
+        await asyncio.wait(self._beside)
 
     # Looking
 
-    def get(self, job_id: str, owner: str | None = None) -> JobView | None:
+    async def get(self, job_id: str, owner: str | None = None) -> JobView | None:
         """One job now."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         return None if kept is None else view_of(kept, self._now())
 
     def list(
@@ -120,23 +127,33 @@ class Jobs:
         """What a dashboard shows, by owner; under None all jobs together. Owners without jobs are missing."""
         return self._overviews.all(self._now())
 
+    @property
+    def elsewhere(self) -> Elsewhere:
+        """What is known of the other nodes' part of the work."""
+        return self._keeper.elsewhere
+
+    @property
+    def driven(self) -> int:
+        """How many jobs this node takes through their life just now."""
+        return sum(kept.driven for kept in self._keeper.jobs.values())
+
     def open(self, owner: str) -> Sequence[JobView]:
         """An owner's jobs that have not ended."""
         found = [kept for kept in self._keeper.jobs.values() if kept.stage not in ENDED]
         now = self._now()
         return [view_of(kept, now) for kept in found if kept.details.owner == owner]
 
-    def results(self, job_id: str, owner: str | None = None) -> AsyncIterator[bytes] | None:
+    async def results(self, job_id: str, owner: str | None = None) -> AsyncIterator[bytes] | None:
         """The lines finished so far, of the output and the error file, by shard; read while it runs."""
-        kept = self._find(job_id, owner)
-        return None if kept is None else finished_lines(kept, self._queue, self._places)
+        kept = await self._sought(job_id, owner)
+        return None if kept is None else finished_lines(kept, self._queue, self._archive, self._files)
 
     # Changing
 
     async def create(self, new: NewJob) -> JobView:
         """Make a job of an uploaded file, which may be deleted from then on."""
         job = replace(new.job, id=new_job_id())
-        await asyncio.to_thread(self._link, new.input, job.id)
+        await self._archive.keep_input(new.input, job.id)
         details = Details(
             owner=new.owner,
             input_file_id=new.input.id,
@@ -149,14 +166,17 @@ class Jobs:
             rows_max=new.rows_max,
             model=job.model,
         )
-        await self._queue.create_job(job, stored(details), priority=job.priority, weight=job.weight)
-        kept = Kept(job, details, self._clock.wall(), untouched=True)
+        written = stored(details)
+        await self._queue.create_job(job, written, priority=job.priority, weight=job.weight)
+        kept = Kept(job, details, self._clock.wall(), untouched=True, known=written)
         self._keeper.add(kept)
+        if self._sharing is not None:
+            await self._sharing.created(kept)
         return view_of(kept, self._now())
 
     async def cancel(self, job_id: str, owner: str | None = None) -> JobView | None:
         """Send nothing more of it; what is finished is kept. Again, it changes nothing."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
         if kept.stage not in STOPPED:
@@ -173,7 +193,7 @@ class Jobs:
 
     async def change(self, job_id: str, changes: Changes, owner: str | None = None) -> JobView | None:
         """Change what a job is entitled to, for all requests that are sent from now on."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
         async with kept.lock:
@@ -190,41 +210,57 @@ class Jobs:
 
         Its completion window begins anew; its files stay until there are new ones.
         """
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
         if kept.stage in ENDED and (kept.details.result is None or not kept.details.result.failed):
             raise IllegalMoveError(f"job {kept.id} has no failed requests")
-        if kept.released:
-            raise IllegalMoveError(f"job {kept.id}: its files were deleted, and with them its input")
+        if kept.released or not self._archive.wants(kept.details, await self._files.names()):
+            raise IllegalMoveError(
+                f"job {kept.id}: its files were deleted, or its time is over, and its input gone"
+            )
+        if self._sharing is not None:
+            await self._sharing.offer(kept)
         await self._keeper.move(kept, Event.RETRY)
         return view_of(kept, self._now())
 
     async def delete(self, job_id: str, owner: str | None = None) -> bool:
         """Forget a job that has ended; its files stay until they are deleted. False where there is none."""
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return False
         await self._keeper.remove(kept)
         return True
 
     async def _hold(self, job_id: str, owner: str | None, *, paused: bool) -> JobView | None:
-        kept = self._find(job_id, owner)
+        kept = await self._sought(job_id, owner)
         if kept is None:
             return None
-        async with kept.lock:
+
+        async def decide() -> None:
             if kept.stage not in (Stage.VALIDATING, Stage.IN_PROGRESS, Stage.REOPENING):
                 raise IllegalMoveError(f"job {kept.id} is {kept.stage}: it cannot be paused or resumed")
             was_paused = kept.details.paused
             await self._keeper.amend(kept, paused=paused)
-            if paused:
-                self._node.withdraw(kept.id, at_once=False)
-            else:
-                if was_paused:
-                    self._node.ledger.begin_rates(kept.id)
-                self._node.welcome(kept.id)
-                self._node.expect(kept.job)
+            self._held(kept, was_paused=was_paused)
+
+        await self._keeper.roll.change(kept, decide)
         return view_of(kept, self._now())
+
+    def _held(self, kept: Kept, *, was_paused: bool) -> None:
+        if kept.details.paused:
+            self._node.withdraw(kept.id, at_once=False)
+            return
+        if was_paused:
+            self._node.ledger.begin_rates(kept.id)
+        self._node.welcome(kept.id)
+        self._node.expect(kept.job)
+
+    async def _sought(self, job_id: str, owner: str | None) -> Kept | None:
+        """The job; one that another node has made just now as well."""
+        if self._sharing is not None and JobId(job_id) not in self._keeper.jobs:
+            await self._keeper.roll.look(JobId(job_id))
+        return self._find(job_id, owner)
 
     def _find(self, job_id: str, owner: str | None) -> Kept | None:
         kept = self._keeper.jobs.get(JobId(job_id))
@@ -232,19 +268,16 @@ class Jobs:
 
     def _now(self) -> Now:
         desk, monotonic = self._node.desk, self._clock.now()
+        in_flight = Counter(self.elsewhere.in_flight)
+        in_flight.update(attempt.item.lease.job.id for attempt in desk.open_attempts())
+        standings = self._node.ledger.standings(desk.shards, monotonic)
         return Now(
             wall=self._clock.wall(),
             monotonic=monotonic,
-            standings=self._node.ledger.standings(desk.shards, monotonic),
-            in_flight=Counter(attempt.item.lease.job.id for attempt in desk.open_attempts()),
+            standings=self.elsewhere.joined(standings, self._keeper.jobs),
+            in_flight=in_flight,
             held_up=self._node.held_up,
         )
-
-    def _link(self, file: FileRecord, job: JobId) -> None:
-        path = self._places.input_of(job)
-        with storage_errors(path, "cannot be made"):
-            os.link(self._files.path(file), path)
-        fsync_dir(path.parent)
 
 
 def _refuse_ended(kept: Kept, what: str) -> None:

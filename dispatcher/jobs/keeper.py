@@ -11,19 +11,30 @@ import msgspec
 import structlog
 
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import DispatcherError, InputError, StoppedError
-from dispatcher.jobs.accounts import Accounts
-from dispatcher.jobs.details import Details, Made, TokenDetails, moved, read_details, status_of, stored
+from dispatcher.errors import (
+    CustodyLostError,
+    DispatcherError,
+    InputError,
+    JobMovedError,
+    QueueError,
+    QueueUnreachableError,
+    StoppedError,
+)
+from dispatcher.jobs.accounts import ASK_S, Accounts
+from dispatcher.jobs.archive import Archive
+from dispatcher.jobs.details import Made, TokenDetails, moved, read_details, status_of, stored
+from dispatcher.jobs.elsewhere import Elsewhere
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.findings import EMPTY, Errors, errors_of, one_model
 from dispatcher.jobs.ids import new_file_id
 from dispatcher.jobs.kept import Kept, kept_of
 from dispatcher.jobs.life import ENDED, STOPPABLE, Event, IllegalMoveError, Stage, move, unfinished_as
 from dispatcher.jobs.making import made_files
-from dispatcher.jobs.places import Places
+from dispatcher.jobs.roll import Roll
 from dispatcher.jobs.threads import Paperwork
 from dispatcher.model import JobId, Tally
 from dispatcher.ports import Clock
+from dispatcher.queue.custody import Custody
 from dispatcher.queue.sql import SqlQueue
 
 LOOK_S = 10.0
@@ -38,36 +49,55 @@ class JobKeeper:
     """Keeps jobs going while its context is open. `load` it before the node runs."""
 
     def __init__(
-        self, queue: SqlQueue, node: Node, files: Files, places: Places, paperwork: Paperwork, clock: Clock
+        self,
+        queue: SqlQueue,
+        node: Node,
+        files: Files,
+        archive: Archive,
+        paperwork: Paperwork,
+        clock: Clock,
+        *,
+        shared: bool = False,
     ) -> None:
-        self.jobs: dict[JobId, Kept] = {}
-        """Every job, the oldest first."""
-        self.moves = 0
-        """Grows whenever a job comes, moves or is removed."""
+        self._accounts = Accounts(queue, node, paperwork, clock)
+        self.roll = Roll(queue, node, self._accounts)
+        self.roll.arrived = self._arrived
+        self.elsewhere = Elsewhere()
+        """What other nodes do for the jobs; nothing where nobody tells it."""
+        self._shared = shared
         self._queue = queue
         self._node = node
         self._files = files
-        self._places = places
+        self._archive = archive
         self._paperwork = paperwork
-        self._accounts = Accounts(queue, node, paperwork, clock)
         self._clock = clock
         self._closing = False
         self._tasks = asyncio.TaskGroup()
         self._log = structlog.get_logger("dispatcher.jobs")
 
+    @property
+    def jobs(self) -> dict[JobId, Kept]:
+        """Every job, the oldest first."""
+        return self.roll.jobs
+
+    @property
+    def moves(self) -> int:
+        """Grows whenever a job comes, moves or is removed."""
+        return self.roll.moves
+
     async def load(self) -> None:
         """Take over what an earlier process has kept."""
         records = await self._queue.jobs()
+        follow = self._accounts.follow_elsewhere if self._shared else self._accounts.follow
         for record in records:
             details = read_details(record.details)
             if details is None:
                 continue
             kept = self.jobs[record.job.id] = kept_of(record, details)
             if kept.stage not in ENDED:
-                await self._accounts.follow(kept, record)
-        making = [made for kept in self.jobs.values() if (made := kept.details.making) is not None]
-        await self._files.open(name for made in making for name in (made.output, made.errors))
-        await asyncio.to_thread(self._places.remove_strangers, {record.job.id for record in records})
+                await follow(kept, record)
+        making = [made.names for kept in self.jobs.values() if (made := kept.details.making) is not None]
+        await self._archive.open({record.job.id for record in records}, set().union(*making))
         self._node.ledger.settled = self._settled
 
     async def __aenter__(self) -> Self:
@@ -87,16 +117,20 @@ class JobKeeper:
 
     def add(self, kept: Kept) -> None:
         """Keep a job that is in the queue now."""
-        self.jobs[kept.id] = kept
-        self.moves += 1
+        self.roll.add(kept)
         self._start(kept)
 
     async def move(self, kept: Kept, event: Event, **changes: Any) -> None:
         """Move a job by what a user asks. Raises IllegalMoveError where there is no such move."""
-        async with kept.lock:
+
+        async def decide() -> None:
             if kept.id not in self.jobs:
                 raise IllegalMoveError(f"job {kept.id} was deleted")
-            await self._move(kept, event, changes)
+            await self._move(kept, event, dict(changes))
+
+        await self.roll.change(kept, decide)
+        if self._shared:
+            self.roll.act(kept, None)
         kept.wake.set()
         self._start(kept)
 
@@ -109,22 +143,42 @@ class JobKeeper:
             if kept.stage not in ENDED:
                 raise IllegalMoveError(f"job {kept.id} is {kept.stage}: cancel it first")
             await self._queue.discard_job(kept.id)
-            self.jobs.pop(kept.id, None)
-            self.moves += 1
+            self.roll.drop(kept)
             self._log.info("job_deleted", job=kept.id)
-            await asyncio.to_thread(self._places.remove, kept.id)
+            await self._archive.release(kept)
 
     async def amend(self, kept: Kept, **changes: Any) -> None:
-        """Change a job's details where it is. To be called under its lock."""
-        details = msgspec.structs.replace(kept.details, **changes)
-        await self._queue.keeping.move(kept.id, status_of(details), stored(details))
-        kept.details = details
+        """Change a job's details where it is. To be called under its lock; see `Roll.keep`."""
+        await self.roll.keep(kept, msgspec.structs.replace(kept.details, **changes))
+
+    # Among nodes that share the queue
+
+    def entrust(self, kept: Kept, custody: Custody) -> None:
+        """This node is to drive the job, until `relieve`."""
+        kept.custody, kept.asked_at = custody, -math.inf
+        self._start(kept)
+
+    def relieve(self, kept: Kept) -> None:
+        """Another node is to drive the job, or none any more."""
+        kept.custody = None
+        kept.wake.set()
+
+    async def catch_up(self, kept: Kept) -> None:
+        """Count what other nodes have settled of a job."""
+        await self._accounts.catch_up(kept)
+
+    def _drives(self, kept: Kept) -> bool:
+        return kept.stage not in ENDED and (kept.custody is not None or not self._shared)
+
+    def _arrived(self, kept: Kept) -> None:
+        kept.wake.set()
+        self._start(kept)
 
     # One job's task
 
     def _start(self, kept: Kept) -> None:
         """Have one task go on with it: that of a job which is retried just as it ends may still be there."""
-        if kept.stage not in ENDED and not kept.driven:
+        if self._drives(kept) and not kept.driven and not self._closing:
             kept.driven = True
             self._tasks.create_task(self._drive(kept), name=f"job {kept.id}")
 
@@ -135,11 +189,17 @@ class JobKeeper:
             kept.driven = False
 
     async def _steps(self, kept: Kept) -> None:
-        while kept.stage not in ENDED and not self._closing:
+        while self._drives(kept) and not self._closing:
             kept.wake.clear()
             try:
                 await self._step(kept)
             except StoppedError:  # a thread was told to end: by a move, or by our own end
+                continue
+            except CustodyLostError:
+                self.relieve(kept)
+                continue
+            except JobMovedError:
+                await self._look_again(kept)
                 continue
             except DispatcherError as error:
                 self._hindered(kept, error, None)
@@ -150,8 +210,14 @@ class JobKeeper:
                 continue
             await self._nap(kept, RETRY_S)
 
+    async def _look_again(self, kept: Kept) -> None:
+        with suppress(QueueError):  # the next step meets it again
+            await self.roll.look(kept.id)
+
     def _hindered(self, kept: Kept, error: Exception, trace: Exception | None) -> None:
         kept.obstacle = str(error) or repr(error)
+        if isinstance(error, QueueUnreachableError):  # the queue has said so, once for all jobs
+            return
         self._log.error(
             "job_hindered", job=kept.id, stage=kept.stage.value, error=kept.obstacle, exc_info=trace
         )
@@ -185,7 +251,7 @@ class JobKeeper:
 
     async def _validate(self, kept: Kept) -> None:
         if not kept.untouched:
-            await self._queue.keeping.clear(kept.id)
+            await self._queue.keeping.clear(kept.id, kept.custody)
         kept.untouched, kept.requests = False, 0
         try:
             report = await self._paperwork.read(kept, self._check(kept))
@@ -205,33 +271,41 @@ class JobKeeper:
     async def _refuse(self, kept: Kept, errors: Errors) -> None:
         await self._advance(kept, Stage.VALIDATING, Event.REFUSED, errors=errors)
         if kept.stage is Stage.FAILED:
-            await self._queue.keeping.clear(kept.id)
+            await self._queue.keeping.clear(kept.id, kept.custody)
 
     async def _work(self, kept: Kept) -> None:
-        if self._node.ledger.shards_settled(kept.id) >= kept.shards:
+        if await self._accounts.is_drained(kept):
             await self._advance(kept, Stage.IN_PROGRESS, Event.DRAINED)
             return
         await self._accounts.try_again(kept, self._clock.now() - RETRY_S)
-        look_s = RETRY_S if self._node.ledger.is_hindered(kept.id) else LOOK_S
+        look_s = ASK_S if self._shared else LOOK_S
+        if self._node.ledger.is_hindered(kept.id):
+            look_s = RETRY_S
         await self._nap(kept, min(look_s, kept.details.expires_at - self._clock.wall()))
 
     async def _stop(self, kept: Kept) -> None:
         if kept.details.at(Stage.IN_PROGRESS) is None:  # its input was not read to the end
-            await self._queue.keeping.clear(kept.id)
+            await self._queue.keeping.clear(kept.id, kept.custody)
             kept.shards = kept.requests = 0
             await self._conclude(kept, Tally(), TokenDetails())
             return
         self._node.withdraw(kept.id, at_once=True)
         keeping, clock = self._queue.keeping, self._clock
-        while self._node.holds(kept.id) or await keeping.leased(kept.id, clock.wall()):
+        while self._node.holds(kept.id) or await keeping.leased(kept.id):
             self._check(kept)()
             await self._accounts.try_again(kept, math.inf)
             await clock.sleep(LETTING_GO_S)
         await self._write(kept)
 
     async def _write(self, kept: Kept) -> None:
+        await self._name_files(kept)
         written = await self._paperwork.write(kept, unfinished_as(kept.stage), self._check(kept))
         await self._conclude(kept, *written)
+
+    async def _name_files(self, kept: Kept) -> None:
+        """Anew for each attempt: two never write the same file."""
+        async with kept.lock:
+            await self.amend(kept, making=Made(new_file_id(), new_file_id()))
 
     async def _reopen(self, kept: Kept) -> None:
         """Reopen first, take back after: a crash between the two loses nothing, and all is done again."""
@@ -254,13 +328,12 @@ class JobKeeper:
         details = moved(kept.details, move(kept.stage, event), self._clock.wall())
         if details.stage in (Stage.FINALIZING, Stage.CANCELLING, Stage.EXPIRING):
             changes |= {"making": Made(new_file_id(), new_file_id()), "paused": False}
-        details = msgspec.structs.replace(details, **changes)
-        await self._queue.keeping.move(kept.id, status_of(details), stored(details))
-        self._reached(kept, details)
+        await self.roll.keep(kept, msgspec.structs.replace(details, **changes))
+        self._reached(kept)
 
     async def _conclude(self, kept: Kept, tally: Tally, token_details: TokenDetails) -> None:
         """The outcomes are written: they are files now, and those of an earlier end are no more."""
-        made = await asyncio.to_thread(made_files, kept, tally, self._files, self._places)
+        made = await made_files(kept, tally, self._files)
         async with kept.lock:
             before = kept.details
             details = msgspec.structs.replace(
@@ -272,18 +345,26 @@ class JobKeeper:
                 error_file_id=made[-1].id if tally.failed else None,
             )
             gone = [name for name in (before.output_file_id, before.error_file_id) if name is not None]
-            status, kept_details = status_of(details), stored(details)
-            await self._queue.keeping.conclude(kept.id, status, kept_details, made=made, gone=gone)
-            self._reached(kept, details)
+            written = stored(details)
+            await self._queue.keeping.conclude(
+                kept.id,
+                status_of(details),
+                written,
+                made=made,
+                gone=gone,
+                before=kept.known,
+                held=kept.custody,
+            )
+            kept.known, kept.details = written, details
+            self._reached(kept)
         for name in gone:
             await self._files.remove(name)
 
-    def _reached(self, kept: Kept, details: Details) -> None:
-        kept.details = details
-        self.moves += 1
-        self._log.info("job_moved", job=kept.id, stage=details.stage.value)
+    def _reached(self, kept: Kept) -> None:
+        self.roll.moves += 1
+        self._log.info("job_moved", job=kept.id, stage=kept.stage.value)
         self._accounts.expect(kept)
-        if details.stage in ENDED:
+        if kept.stage in ENDED:
             self._node.ledger.forget(kept.id)
             self._node.welcome(kept.id)
 
@@ -296,7 +377,7 @@ class JobKeeper:
         stage = kept.stage
 
         def check() -> None:
-            if self._closing or kept.stage is not stage:
+            if self._closing or kept.stage is not stage or not self._drives(kept):
                 raise StoppedError(f"job {kept.id} is no longer {stage.value}")
 
         return check

@@ -1,11 +1,15 @@
 """One job as this process keeps it in memory, beside its row in the queue."""
 
 import asyncio
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dispatcher.jobs.details import Details
 from dispatcher.jobs.life import Stage
 from dispatcher.model import Job, JobId
+from dispatcher.queue.custody import Custody
 from dispatcher.queue.records import JobRecord
 
 
@@ -29,6 +33,12 @@ class Kept:
     """Whether a task takes it through its life just now: never two of them."""
     released: bool = False
     """Whether its journals and its input are gone, for nobody can want them any more."""
+    known: Mapping[str, Any] | None = None
+    """The details as the queue has them, those of a newer dispatcher included; None: as they are here."""
+    custody: Custody | None = None
+    """This node's right to drive it, where nodes share the queue."""
+    asked_at: float = -math.inf
+    """When the queue was last asked whether its shards are all settled; by the monotonic clock."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     """Set where its keeper is to look at it."""
@@ -50,6 +60,6 @@ class Kept:
 
 def kept_of(record: JobRecord, details: Details) -> Kept:
     """A job that an earlier process has kept."""
-    kept = Kept(record.job, details, record.created_at)
+    kept = Kept(record.job, details, record.created_at, known=record.details)
     kept.counted(record)
     return kept

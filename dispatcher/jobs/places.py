@@ -24,6 +24,12 @@ class Places:
         self.folders = (root / "files", root / "inputs", self.journals, self.work)
         """What must be there before anything is kept; the files first."""
 
+    def make_scratch(self) -> None:
+        """Make what a node needs that keeps nothing here. Raises StorageError."""
+        for folder in (self.journals, self.work):
+            with storage_errors(folder, "cannot be made"):
+                folder.mkdir(parents=True, exist_ok=True)
+
     def file(self, file_id: str) -> Path:
         """The bytes of an uploaded or a made file."""
         return self.folders[0] / _checked(file_id)
@@ -31,10 +37,6 @@ class Places:
     def journals_of(self, job: JobId) -> Path:
         """A job's journals."""
         return self.journals / _checked(job)
-
-    def work_of(self, job: JobId) -> Path:
-        """Where a job's input is checked: nothing there outlives that."""
-        return self.work / _checked(job)
 
     def input_of(self, job: JobId) -> Path:
         """A job's input: a link to its file, so that deleting the file does not take it away."""

@@ -1,38 +1,38 @@
-"""What reads or writes whole files of a job: in threads, which end soon once they are told to."""
+"""What reads or writes whole files of a job, and ends soon once it is told to."""
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from dispatcher.errors import StorageError
 from dispatcher.ingest.findings import ScanReport
-from dispatcher.ingest.payloads import FilePayloads
 from dispatcher.ingest.scan import scan
 from dispatcher.ingest.sharding import ScanLimits
+from dispatcher.jobs.archive import Archive, Lacking
 from dispatcher.jobs.details import TokenDetails
 from dispatcher.jobs.kept import Kept
-from dispatcher.jobs.places import Places
 from dispatcher.jobs.usage import UsageReader
-from dispatcher.model import ErrorCode, Job, Lease, Outcome, Shard, Tally
-from dispatcher.queue.records import ShardRecord
+from dispatcher.model import Job, Shard, Tally
+from dispatcher.queue.keeping import Begun
 from dispatcher.queue.sql import SqlQueue
-from dispatcher.results.finalise import Unfinished, drop_failed, finalise
-from dispatcher.results.journal import journal_path, read_journal
 
-SHARDS_AT_ONCE = 500
-"""Fetched by a thread from the event loop: a hop costs as much as a hundred of them."""
+JOURNALS_AT_ONCE = 8
+"""Read at the start: of a store each takes a tenth of a second, and each is held in memory."""
 
 
 class Paperwork:
-    """The blocking work on a job. `check` is called now and then, and raises StoppedError to end it."""
+    """The work on a job's input and outcomes. `check` is called now and then; StoppedError from it ends it.
 
-    def __init__(self, queue: SqlQueue, places: Places, shard_size: int) -> None:
+    `work` is a directory for what nothing outlives.
+    """
+
+    def __init__(self, queue: SqlQueue, archive: Archive, work: Path, shard_size: int) -> None:
         self._queue = queue
-        self._places = places
+        self._archive = archive
+        self._work = work
         self._shard_size = shard_size
         self._log = structlog.get_logger("dispatcher.jobs")
 
@@ -44,96 +44,53 @@ class Paperwork:
             asyncio.run_coroutine_threadsafe(self._queue.add_shards(job, shards), loop).result()
 
         def run() -> ScanReport:
-            work = self._places.work_of(job)
+            work = self._work / job
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
             try:
                 limits = ScanLimits(shard_size=self._shard_size, route=kept.details.endpoint)
-                return scan(self._places.input_of(job), work, add, limits=limits, check=check)
+                with self._archive.input(kept) as file:
+                    return scan(file, work, add, limits=limits, check=check)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
 
         return await asyncio.to_thread(run)
 
     async def write(
-        self, kept: Kept, lacking: tuple[ErrorCode, str] | None, check: Callable[[], None]
+        self, kept: Kept, lacking: Lacking | None, check: Callable[[], None]
     ) -> tuple[Tally, TokenDetails]:
         """Write the job's files. Requests without an outcome get the one that is `lacking`.
 
         Returns what the outcomes add up to, and what they tell of their tokens.
         """
-        making, places = kept.details.making, self._places
-        assert making is not None, "its files have no names"
-        unfinished = None if lacking is None else _made_up(kept.job, places.input_of(kept.id), *lacking)
-        shards = self._shards(kept, check)
-        output, errors = places.file(making.output), places.file(making.errors)
         usage = UsageReader()
-        tally = await asyncio.to_thread(
-            finalise, kept.job, shards, places.journals, output, errors, unfinished, usage.read
-        )
+        shards = self._queue.shards(kept.id)
+        tally = await self._archive.write(kept, shards, lacking, usage.read, check)
         return tally, usage.details()
 
     async def take_back_failures(self, kept: Kept, check: Callable[[], None]) -> None:
         """Remove failed outcomes from the journals of shards that are not settled."""
-        shards = self._shards(kept, check, settled=False)
-
-        def run() -> None:
-            for shard in shards:
-                drop_failed(kept.job, shard, self._places.journals)
-
-        await asyncio.to_thread(run)
+        shards = self._queue.shards(kept.id, settled=False)
+        await self._archive.take_back_failures(kept.job, shards, check)
 
     async def recorded(self, job: Job) -> dict[int, Tally]:
         """What has been recorded of shards that are not settled, by number. Raises QueueError.
 
         These are the ones that were in hand when an earlier process ended, and those with failures to be sent
-        again; the journals of the former are read, one at a time. One that cannot be read counts for nothing.
+        again; the journals of the former are read, some at once. One that cannot be read counts for nothing.
         """
-        begun = await self._queue.keeping.begun(job.id)
+        begun, tallies = await self._queue.keeping.begun(job.id), dict[int, Tally]()
+        for start in range(0, len(begun), JOURNALS_AT_ONCE):
+            some = begun[start : start + JOURNALS_AT_ONCE]
+            found = await asyncio.gather(*(self._tally_of(job, each) for each in some))
+            tallies |= {each.shard.number: tally for each, tally in zip(some, found, strict=True)}
+        return {number: tally for number, tally in tallies.items() if tally != Tally()}
 
-        def run() -> dict[int, Tally]:
-            tallies = ((each.shard.number, each.tally or self._tally_of(job, each.shard)) for each in begun)
-            return {number: tally for number, tally in tallies if tally != Tally()}
-
-        return await asyncio.to_thread(run) if begun else {}
-
-    def _tally_of(self, job: Job, shard: Shard) -> Tally:
+    async def _tally_of(self, job: Job, begun: Begun) -> Tally:
+        if begun.tally is not None:
+            return begun.tally
         try:
-            return read_journal(journal_path(self._places.journals, job, shard), shard).tally
+            return (await self._archive.contents(job, begun.shard, None)).tally
         except StorageError as error:  # the job says so when the shard is leased
-            self._log.warning("journal_unreadable", job=job.id, shard=shard.number, error=str(error))
+            self._log.warning("journal_unreadable", job=job.id, shard=begun.shard.number, error=str(error))
             return Tally()
-
-    def _shards(
-        self, kept: Kept, check: Callable[[], None], *, settled: bool | None = None
-    ) -> Iterator[Shard]:
-        records = self._queue.shards(kept.id, settled=settled)
-        return _from_thread(records, asyncio.get_running_loop(), check)
-
-
-def _from_thread(
-    records: AsyncIterator[ShardRecord], loop: asyncio.AbstractEventLoop, check: Callable[[], None]
-) -> Iterator[Shard]:
-    async def following() -> list[Shard]:
-        page: list[Shard] = []
-        async for record in records:
-            page.append(record.shard)
-            if len(page) == SHARDS_AT_ONCE:
-                break
-        return page
-
-    while page := asyncio.run_coroutine_threadsafe(following(), loop).result():
-        for shard in page:
-            check()
-            yield shard
-
-
-def _made_up(job: Job, path: Path, code: ErrorCode, message: str) -> Unfinished:
-    payloads = FilePayloads(path)
-
-    def unfinished(shard: Shard, missing: AbstractSet[int]) -> Iterable[Outcome]:
-        for request in payloads.read_now(Lease(job, shard, 0)):
-            if request.index in missing:
-                yield Outcome(request.index, request.custom_id, code, message)
-
-    return unfinished

@@ -1,6 +1,8 @@
 """How many requests a server may hold at once: its permits."""
 
 import math
+import zlib
+from dataclasses import dataclass
 from typing import Protocol
 
 from dispatcher.model import Telemetry
@@ -25,6 +27,22 @@ OVERLOAD_CUT = 0.7
 WAITING_SHARE = 0.1
 """A waiting queue up to this share of the limit keeps the engine fed; a longer one is only latency."""
 SATURATED_SHARE = 0.9
+ALONE_SHARE = 0.9
+"""Whoever holds less than this share of a server's requests is not the only one that sends there."""
+SHARED_GROWTH = 0.03
+"""What is added at each reading where others send as well, as a share of all requests there: to a small limit
+as much as to a large one, which is what makes them equal in the end."""
+SHARED_GROWTH_IDLE = 0.06
+"""The same where nothing waited at two readings in a row: once may be chance."""
+SHARED_PRICE = 2.0
+"""This, times the share of all requests that waits, is the part that a limit loses: a large one loses more.
+Limits of N nodes rest where they are equal and N x 1.5 % of all requests wait."""
+SHARED_CUT = 0.7
+"""What is left at least."""
+SHARED_WAITING_SHARE = 0.2
+"""Where more than this share of all requests waits, nothing is added."""
+SHARED_EXCESS = 1.05
+"""While more than this times the limit is in flight, an earlier cut is still at work."""
 UNMEASURED_MAX = 6
 """Readings that a server may leave out before it counts as one without: half a minute by default."""
 
@@ -49,6 +67,27 @@ class Limit(Protocol):
 
     def unmeasured(self) -> None:
         """The server did not tell its load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Which one this process is of several that feed the same servers, and that divide their permits."""
+
+    number: int = 0
+    """From 0."""
+    of: int = 1
+
+    def part(self, limit: int, server: str) -> int:
+        """This process's part of a fixed limit at a server; 1 at least, or it could not send there at all.
+
+        The parts add up to the limit, unless there are more processes than permits. What cannot be divided
+        goes to other processes at other servers.
+        """
+        turn = (self.number + zlib.crc32(server.encode())) % self.of
+        return max(1, limit // self.of + (turn < limit % self.of))
+
+
+ALL = Portion()
 
 
 def ramp(admitted_at: float, now: float) -> float:
@@ -92,30 +131,43 @@ class LearnedLimit:
 
     Refusals for load cut it. Without telemetry, successes win back what a refusal took, and only then is
     anything else tried.
+
+    Of several processes at one server, `sharers` with this one, each learns a limit of its own, by the same
+    signs: the server's waiting queue and its preemptions are of them all. Whether there are others it sees
+    from what the server holds beyond its own, and moves in steps then that make all limits equal.
     """
 
     __slots__ = (
         "_admitted_at",
         "_climb",
         "_cut_at",
+        "_idle",
+        "_most",
         "_preemptions",
         "_refused",
+        "_sharers",
+        "_start",
         "_telemetry",
         "_unmeasured",
         "_value",
     )
 
-    def __init__(self) -> None:
-        self._value = float(LIMIT_START)
+    def __init__(self, sharers: int = 1) -> None:
+        self._sharers = sharers
+        self._start = max(1.0, LIMIT_START / sharers)
+        self._most = max(1.0, LIMIT_MAX / sharers)
+        self._value = self._start
         self._admitted_at = 0.0
         self._cut_at = float("-inf")
         self._preemptions: float | None = None
         self._telemetry = False
+        self._idle = False
+        """Whether nothing waited there at the latest reading."""
         self._unmeasured = 0
         """Readings left out since the latest one."""
         self._refused = False
         """Whether it has refused for load since it was admitted: then it says by itself what fits."""
-        self._climb: Climb | None = Climb(self._value, LIMIT_MAX)
+        self._climb: Climb | None = Climb(self._value, self._most)
         """None while a refusal's cut is won back."""
 
     def permits(self, now: float) -> int:
@@ -139,9 +191,9 @@ class LearnedLimit:
             self._climb.answered(in_flight, now)
             self._value = self._climb.value
             return
-        self._value = min(float(LIMIT_START), self._value + 1.0 / self._value)
-        if self._value == LIMIT_START:
-            self._climb = Climb(self._value, LIMIT_MAX)
+        self._value = min(self._start, self._value + 1.0 / self._value)
+        if self._value == self._start:
+            self._climb = Climb(self._value, self._most)
 
     def overloaded(self, in_flight: int, sent_at: float, now: float) -> None:
         """Cut once for all requests of one burst, and never keep more than the server did not refuse."""
@@ -158,25 +210,46 @@ class LearnedLimit:
             self.unmeasured()
             return
         self._first_telemetry(telemetry)
-        if self._preempted(telemetry) or telemetry.waiting > max(1.0, self._value * WAITING_SHARE):
+        idle_before, self._idle = self._idle, telemetry.waiting == 0
+        load = 0.0 if telemetry.running is None else telemetry.running + telemetry.waiting
+        together = self._value * self._sharers
+        if self._preempted(telemetry):
             self._value = max(1.0, self._value * BACKLOG_CUT)
-        elif telemetry.waiting == 0 and in_flight >= int(self._value) * SATURATED_SHARE:
-            empty = (
-                telemetry.kv_usage is not None and telemetry.kv_usage <= KV_EMPTY_SHARE and not self._refused
-            )
-            growth = GROWTH_EMPTY if empty else GROWTH
-            self._value = min(float(LIMIT_MAX), max(self._value + 1.0, self._value * growth))
+        elif in_flight < load * ALONE_SHARE:
+            growth = SHARED_GROWTH_IDLE if idle_before and self._idle else SHARED_GROWTH
+            self._share(in_flight, telemetry.waiting, load, growth)
+        elif telemetry.waiting > max(1.0, together * WAITING_SHARE):
+            self._value = max(1.0, self._value * BACKLOG_CUT)
+        elif self._idle and self._is_used(in_flight):
+            self._grow(telemetry)
+
+    def _share(self, in_flight: int, waiting: float, load: float, growth: float) -> None:
+        """One step towards what the others have, and towards a short waiting queue."""
+        if in_flight > self._value * SHARED_EXCESS:
+            return
+        kept = self._value * max(SHARED_CUT, 1 - SHARED_PRICE * waiting / load)
+        short = waiting <= max(1.0, load * SHARED_WAITING_SHARE)
+        added = load * growth if short and self._is_used(in_flight) else 0.0
+        self._value = min(self._most, max(1.0, kept + added))
+
+    def _is_used(self, in_flight: int) -> bool:
+        return in_flight >= int(self._value) * SATURATED_SHARE
+
+    def _grow(self, telemetry: Telemetry) -> None:
+        empty = telemetry.kv_usage is not None and telemetry.kv_usage <= KV_EMPTY_SHARE and not self._refused
+        growth = GROWTH_EMPTY if empty else GROWTH
+        self._value = min(self._most, max(self._value + 1.0, self._value * growth))
 
     def unmeasured(self) -> None:
         """Go by the answers from here on, where the server tells its load no more."""
         self._unmeasured += 1
         if self._telemetry and self._unmeasured >= UNMEASURED_MAX:
             self._telemetry = False
-            self._climb = Climb(self._value, LIMIT_MAX)
+            self._climb = Climb(self._value, self._most)
 
     def _first_telemetry(self, telemetry: Telemetry) -> None:
         if not self._telemetry and telemetry.kv_max_concurrency is not None:
-            self._value = max(1.0, min(self._value, telemetry.kv_max_concurrency))
+            self._value = max(1.0, min(self._value, telemetry.kv_max_concurrency / self._sharers))
         self._telemetry = True
         self._unmeasured = 0
 

@@ -27,7 +27,7 @@ from dispatcher.model import (
 from dispatcher.pool.brake import Brake
 from dispatcher.pool.effects import AttemptEnd, Effect, GiveUp
 from dispatcher.pool.finding import finding_of
-from dispatcher.pool.limits import FixedLimit, LearnedLimit, Limit
+from dispatcher.pool.limits import ALL, FixedLimit, LearnedLimit, Limit, Portion
 from dispatcher.pool.moves import IN_SERVICE, Moves
 from dispatcher.pool.pulse import DYING_S
 from dispatcher.pool.server import DOUBTS_MAX, PAUSE_DEFAULT_S, PAUSE_MIN_S, Server, tokens_counted
@@ -48,9 +48,11 @@ class Pool:
         absences: Absences | None = None,
         *,
         live_reserve: float = 0.0,
+        portion: Portion = ALL,
     ) -> None:
         self.settings = settings
         self._live_reserve = live_reserve
+        self._portion = portion
         self.servers: dict[ServerId, Server] = {}
         self._metrics = metrics
         self._now = clock_now
@@ -89,7 +91,9 @@ class Pool:
 
     def _limit_of(self, spec: ServerSpec) -> Limit:
         limit = self.settings.limit if spec.limit is None else spec.limit
-        return LearnedLimit() if limit == "auto" else FixedLimit(limit)
+        if limit == "auto":
+            return LearnedLimit(self._portion.of)
+        return FixedLimit(self._portion.part(limit, spec.id))
 
     def _permits_shown(self, server: Server) -> int:
         return server.limit.permits(self._now()) if server.state is State.ACTIVE else 0

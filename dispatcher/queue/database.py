@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from dispatcher.errors import DispatcherError, QueueError, StorageError
 from dispatcher.queue.migrations import upgrade
+from dispatcher.queue.transactions import News
 from dispatcher.queue.whole import whole
 
 _FAULTS: dict[int, tuple[type[DispatcherError], str]] = {
@@ -58,7 +59,7 @@ _PRIMARY_CODE = 0xFF  # the rest of an extended result code only says more of th
 
 
 class Database:
-    """Transactions on the queue's database. A failure of it leaves here as a QueueError or a StorageError.
+    """`Transactions` on an SQLite file. A failure of it leaves here as a QueueError or a StorageError.
 
     A transaction must not be cancelled: see `whole`.
     """
@@ -82,6 +83,11 @@ class Database:
             async with self._reader.connect() as connection:
                 yield connection
 
+    write_once = write  # SQLite's commits are answered
+
+    async def announce(self, connection: AsyncConnection, news: News) -> None:
+        """Nobody is told: other processes on the file ask again by themselves."""
+
     @whole
     async def upgrade(self) -> None:
         """Bring the tables to this version's form. Raises StateError if a newer dispatcher wrote them."""
@@ -103,6 +109,7 @@ async def open_sqlite(
         json_deserializer=msgspec.json.decode,  # a service reads thousands of jobs at its start
         pool_size=1,
         max_overflow=0,
+        hide_parameters=True,  # keys of servers are among them
     )
     _control_transactions(engine, _local_pragmas() if not network_filesystem else _network_pragmas())
     database = Database(engine, str(path))

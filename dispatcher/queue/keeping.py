@@ -1,19 +1,20 @@
 """What the service keeps beside the shards: its files, and where each job is in its life."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import Select, delete, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Select, delete, func, insert, literal, or_, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from dispatcher.errors import QueueError
+from dispatcher.errors import JobMovedError, QueueError
 from dispatcher.model import Job, JobId, Shard, Tally
 from dispatcher.queue import statements
 from dispatcher.queue.bell import Bell
-from dispatcher.queue.database import Database
+from dispatcher.queue.custody import Custody, fence
 from dispatcher.queue.records import JobStatus, Row, job_settings, read_shard
 from dispatcher.queue.schema import files, jobs, shards
+from dispatcher.queue.transactions import News, Topic, Transactions
 from dispatcher.queue.whole import whole
 
 
@@ -53,17 +54,33 @@ class Begun:
 class Keeping:
     """The service's part of the queue's database. Every method is a transaction, and raises as SqlQueue's."""
 
-    def __init__(self, database: Database, bell: Bell) -> None:
+    def __init__(self, database: Transactions, bell: Bell, now: Callable[[], ColumnElement[float]]) -> None:
         self._database = database
         self._bell = bell
+        self._now = now
 
     # Jobs
 
     @whole
-    async def move(self, job_id: JobId, status: JobStatus, details: dict[str, Any]) -> None:
-        """Move a job to a status, with new details, together. Raises QueueError for an unknown job."""
+    async def move(
+        self,
+        job_id: JobId,
+        status: JobStatus,
+        details: dict[str, Any],
+        *,
+        before: Mapping[str, Any] | None = None,
+        held: Custody | None = None,
+    ) -> None:
+        """Move a job to a status, with new details, together. Raises QueueError for an unknown job.
+
+        With `before` it is moved only from these details; raises JobMovedError where they are others by now.
+        With a custody it is moved only while that holds; raises CustodyLostError where it does not.
+        """
         async with self._database.write() as connection:
+            await _fence(connection, held)
+            await _require(connection, job_id, before, details)
             await _move(connection, job_id, status, details)
+            await self._database.announce(connection, News(Topic.JOB, job_id))
         self._bell.ring()
 
     @whole
@@ -75,13 +92,21 @@ class Keeping:
         *,
         made: Sequence[FileRecord] = (),
         gone: Sequence[str] = (),
+        before: Mapping[str, Any] | None = None,
+        held: Custody | None = None,
     ) -> None:
-        """Move a job together with the files that were `made` of it, in place of those that are `gone`."""
-        async with self._database.write() as connection:
+        """Move a job together with the files that were `made` of it, in place of those that are `gone`.
+
+        `before` and `held` as for `move`.
+        """
+        async with self._database.write_once() as connection:
+            await _fence(connection, held)
+            await _require(connection, job_id, before, details)
             await _move(connection, job_id, status, details)
             await connection.execute(delete(files).where(files.c.id.in_(gone)))
             if made:
                 await connection.execute(insert(files), [asdict(record) for record in made])
+            await self._database.announce(connection, News(Topic.JOB, job_id))
 
     @whole
     async def change(self, job: Job, weight: float) -> None:
@@ -89,21 +114,24 @@ class Keeping:
         async with self._database.write() as connection:
             changed = {"settings": job_settings(job), "priority": job.priority, "weight": weight}
             await connection.execute(update(jobs).where(jobs.c.id == job.id).values(changed))
+            await self._database.announce(connection, News(Topic.JOB, job.id))
         self._bell.ring()
 
     @whole
-    async def clear(self, job_id: JobId) -> None:
-        """Forget the shards of a job whose input is to be read anew."""
+    async def clear(self, job_id: JobId, held: Custody | None = None) -> None:
+        """Forget the shards of a job whose input is to be read anew. `held` as for `move`."""
         counts = ("shards", "rows", "rejected", "shards_settled", "requests_settled")
         async with self._database.write() as connection:
+            await _fence(connection, held)
             await connection.execute(delete(shards).where(shards.c.job_id == job_id))
             cleared = update(jobs).where(jobs.c.id == job_id).values(dict.fromkeys(counts, 0))
             await connection.execute(cleared)
 
     @whole
-    async def leased(self, job_id: JobId, now: float) -> int:
+    async def leased(self, job_id: JobId) -> int:
         """How many open shards of the job some node has a lease of that has not expired."""
-        held = (shards.c.job_id == job_id, shards.c.settled_at.is_(None), shards.c.lease_expires_at > now)
+        open_shards = (shards.c.job_id == job_id, shards.c.settled_at.is_(None), shards.c.node.is_not(None))
+        held = (*open_shards, shards.c.lease_expires_at > self._now())
         async with self._database.read() as connection:
             return int(await connection.scalar(select(func.count()).where(*held)) or 0)
 
@@ -119,12 +147,14 @@ class Keeping:
     @whole
     async def add_file(self, record: FileRecord) -> None:
         """Keep a file whose bytes are in place."""
-        async with self._database.write() as connection:
+        async with self._database.write_once() as connection:
             await connection.execute(insert(files).values(asdict(record)))
 
     @whole
     async def file(self, file_id: str) -> FileRecord | None:
         """The file, or None where there is none of this id."""
+        if not _is_text(file_id):
+            return None
         statement = select(files).where(files.c.id == file_id)
         async with self._database.read() as connection:
             row = (await connection.execute(statement)).mappings().one_or_none()
@@ -136,6 +166,8 @@ class Keeping:
         async with self._database.read() as connection:
             last: Sequence[object] = ()
             if wanted.after is not None:
+                if not _is_text(wanted.after):
+                    return []
                 found = select(*_AGE).where(files.c.id == wanted.after)
                 row = (await connection.execute(found)).one_or_none()
                 if row is None:
@@ -163,6 +195,11 @@ class Keeping:
             return set(await connection.scalars(select(files.c.id)))
 
 
+def _is_text(asked: str) -> bool:
+    """Whether it can be an id. PostgreSQL has no text with a NUL, and refuses to look for it."""
+    return "\0" not in asked
+
+
 def _untouched(row: Row) -> Tally | None:
     if row["succeeded"] is None:
         return None
@@ -183,6 +220,23 @@ def _page(wanted: FilesWanted, last: Sequence[object], now: float) -> Select[Any
         age, end = tuple_(*_AGE), tuple_(*map(literal, last))
         statement = statement.where(age > end if wanted.ascending else age < end)
     return statement.order_by(*(_AGE if wanted.ascending else (column.desc() for column in _AGE)))
+
+
+async def _fence(connection: AsyncConnection, held: Custody | None) -> None:
+    if held is not None:
+        await fence(connection, held)
+
+
+async def _require(
+    connection: AsyncConnection, job_id: JobId, before: Mapping[str, Any] | None, after: dict[str, Any]
+) -> None:
+    """Let the transaction go on only from these details; or from those it is to leave, where it was done."""
+    if before is None:
+        return
+    asked = select(jobs.c.details).where(jobs.c.id == job_id).with_for_update()
+    found = (await connection.execute(asked)).one_or_none()
+    if found is not None and found.details not in (before, after):
+        raise JobMovedError(f"job {job_id}: another node has moved it meanwhile")
 
 
 async def _move(

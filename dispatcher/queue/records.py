@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import LeaseLostError
-from dispatcher.model import Job, JobId, Lease, NodeId, Shard, Tally
+from dispatcher.model import Job, JobId, Lease, NodeId, QueueDepth, Shard, Tally
 
 Row = Mapping[str, Any]
 
@@ -131,6 +131,18 @@ def read_next_lease(job: Job, row: Row) -> Lease:
 def read_shard_record(row: Row) -> ShardRecord:
     """A whole row of `shards`."""
     return ShardRecord(read_shard(row), row["epoch"], _read_tally(row))
+
+
+def read_depth(row: Row) -> QueueDepth:
+    """The row of `statements.depth`."""
+    return QueueDepth(
+        shards_ready=row["shards"] - row["shards_settled"] - row["shards_leased"],
+        shards_leased=row["shards_leased"],
+        shards_settled=row["shards_settled"],
+        requests_ready=row["requests"] - row["requests_settled"] - row["requests_leased"],
+        requests_leased=row["requests_leased"],
+        requests_settled=row["requests_settled"],
+    )
 
 
 def _read_tally(row: Row) -> Tally | None:

@@ -1,4 +1,4 @@
-"""The queue's tables: jobs and their shards, and the service's files.
+"""The queue's tables: jobs and their shards, the service's files, and what its nodes tell each other.
 
 Payloads stay in the input file, outcomes in the journals.
 
@@ -8,6 +8,7 @@ A change here needs a revision in `migrations`: a test compares the two.
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Double,
@@ -65,6 +66,55 @@ shards = Table(
     Column("errors", JSON(none_as_null=True)),
 )
 
+custody = Table(
+    "custody",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    # Whether the job has not come to its end: some node is to take it there.
+    Column("wanted", Boolean, nullable=False),
+    Column("node", Text),
+    Column("epoch", Integer, nullable=False),
+    Column("expires_at", Double),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    # Where its API is reached by the others.
+    Column("address", Text),
+    Column("started_at", Double, nullable=False),
+    Column("heartbeat_at", Double, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("in_flight", Integer, nullable=False),
+    Column("shards_leased", Integer, nullable=False),
+    # What it does for each job, for views: see nodes.JobFigures.
+    Column("work", JSON, nullable=False),
+)
+
+members = Table(
+    "members",
+    metadata,
+    Column("url", Text, primary_key=True),
+    # A server may be added and held out at once.
+    Column("kind", Text, primary_key=True),
+    # Its key and limit: a secret.
+    Column("entry", JSON, nullable=False),
+    # Whose token registered it.
+    Column("token", Text),
+    Column("expires_at", Double),
+)
+
+compatibility = Table(
+    "compatibility",
+    metadata,
+    # The oldest revision whose dispatchers work with these tables. One row.
+    Column("oldest", Text, primary_key=True),
+)
+
 _open = shards.c.settled_at.is_(None)
 _leased = _open & shards.c.node.is_not(None)
 
@@ -84,13 +134,10 @@ files = Table(
 Index("files_by_age", files.c.owner, files.c.created_at, files.c.id)
 # Finds the next shards to lease without walking over the settled ones.
 Index("shards_open", shards.c.job_id, shards.c.number, sqlite_where=_open, postgresql_where=_open)
-# Sums up what is being worked on.
-Index(
-    "shards_leased",
-    shards.c.job_id,
-    shards.c.lease_expires_at,
-    sqlite_where=_leased,
-    postgresql_where=_leased,
-)
+# Sums up what is being worked on. Without the lease's end: to renew it must not touch any index, so that
+# PostgreSQL updates the row in place.
+Index("shards_leased", shards.c.job_id, shards.c.node, sqlite_where=_leased, postgresql_where=_leased)
+# Finds the active jobs among thousands that have ended.
+Index("jobs_by_status", jobs.c.status)
 # Finds the shard of a rejected row.
 Index("shards_by_row", shards.c.job_id, shards.c.first_index, unique=True)

@@ -1,41 +1,39 @@
 """The queue in SQL: what survives a kill, and what several nodes share."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, literal
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from dispatcher.errors import QueueError
 from dispatcher.model import Job, JobId, Lease, NodeId, QueueDepth, Shard, Tally
 from dispatcher.ports import Clock
 from dispatcher.queue import statements
 from dispatcher.queue.bell import Bell
-from dispatcher.queue.choosing import choose
-from dispatcher.queue.database import Database, open_sqlite
+from dispatcher.queue.custody import Custodies, wanted
+from dispatcher.queue.database import open_sqlite
 from dispatcher.queue.keeping import Keeping
+from dispatcher.queue.leasing import Leasing
+from dispatcher.queue.members import SharedMembers
+from dispatcher.queue.nodes import Nodes
+from dispatcher.queue.paging import page, tally
 from dispatcher.queue.records import (
     JobRecord,
     JobStatus,
-    Row,
     ShardRecord,
     job_settings,
     lease_key,
-    lease_lost,
+    read_depth,
     read_job_record,
     read_shard_record,
     shard_row,
 )
 from dispatcher.queue.rejecting import reject
+from dispatcher.queue.transactions import WORK, News, Topic, Transactions
 from dispatcher.queue.whole import whole
-
-PAGE_SHARDS = 1000
-"""Shards read at once: bounds memory whatever the size of the job."""
-
-LEASES_PER_STATEMENT = 5000
-"""Up to five parameters each, of the 32,766 that a statement may have (https://sqlite.org/limits.html)."""
 
 
 @asynccontextmanager
@@ -70,14 +68,26 @@ class SqlQueue:
     """
 
     def __init__(
-        self, database: Database, clock: Clock, now: Callable[[], ColumnElement[float]], lease_s: float
+        self, database: Transactions, clock: Clock, now: Callable[[], ColumnElement[float]], lease_s: float
     ) -> None:
         self._database = database
         self._now = now
-        self._lease_s = lease_s
+        self._leasing = Leasing(now, lease_s)
         self._bell = Bell(clock)
-        self.keeping = Keeping(database, self._bell)
+        self._doubtful: dict[NodeId, dict[tuple[JobId, int, int], Lease]] = {}
+        """Leases whose commit was not answered, or not yet: they may be the node's without its knowing."""
+        self._asking = asyncio.Lock()
+        """Held by a lease, so that no other one takes its leases for unanswered."""
+        self.keeping = Keeping(database, self._bell, now)
         """What the service keeps beside the shards."""
+        self.custody = Custodies(database, self._bell, now, lease_s)
+        """Which node drives which job."""
+        self.nodes = Nodes(database, self._bell, now)
+        """Who shares the queue."""
+        self.members = SharedMembers(database, now)
+        """The servers that the nodes share."""
+        self.listeners: list[Callable[[News | None], None]] = []
+        """Told what other processes announce, and of None where some of it may have been missed."""
 
     # The node's side.
 
@@ -88,23 +98,25 @@ class SqlQueue:
         If the caller is cancelled meanwhile, the shards are leased all the same, and become ready again when
         the lease expires.
         """
-        now = self._now()
-        async with self._database.write() as connection:
-            leases = await choose(connection, want, now, without)
-            if leases:
-                keys = [statements.claim_key(lease) for lease in leases]
-                await connection.execute(statements.claim(node, now, self._lease_s), keys)
+        doubtful = self._doubtful.setdefault(node, {})
+        async with self._asking:
+            async with self._database.write() as connection:
+                leases = await self._leasing.renew(connection, node, [*doubtful.values()])
+                if not leases:
+                    leases = await self._leasing.take(connection, node, want, without)
+                    doubtful.update((lease_key(lease), lease) for lease in leases)
+            doubtful.clear()
         return leases
 
     @whole
     async def renew(self, node: NodeId, leases: Sequence[Lease]) -> Sequence[Lease]:
         """Prolong these leases by the lease time from now; return those that are lost."""
-        held: set[tuple[JobId, int, int]] = set()
+        if not leases:
+            return []
         async with self._database.write() as connection:
-            for batch in _batches(leases, LEASES_PER_STATEMENT):
-                statement = statements.renew(node, batch, self._now(), self._lease_s)
-                held.update(tuple(row) for row in await connection.execute(statement))
-        return [lease for lease in leases if lease_key(lease) not in held]
+            held = await self._leasing.renew(connection, node, leases)
+        kept = set(map(lease_key, held))
+        return [lease for lease in leases if lease_key(lease) not in kept]
 
     @whole
     async def settle(self, node: NodeId, lease: Lease, tally: Tally) -> None:
@@ -113,41 +125,36 @@ class SqlQueue:
         Raises LeaseLostError where the lease is no longer the node's.
         """
         async with self._database.write() as connection:
-            requests = await connection.scalar(statements.settle(node, lease, tally, self._now()))
-            if requests is not None:
-                counted = statements.count(lease.job.id, shards_settled=1, requests_settled=requests)
-                await connection.execute(counted)
-            elif await connection.scalar(statements.settled_by(node, lease)) is None:
-                raise lease_lost(node, lease)
+            await self._leasing.settle(connection, node, lease, tally)
 
     @whole
     async def release(self, node: NodeId, leases: Sequence[Lease]) -> None:
         """Give shards back; those that are no longer the node's are left alone."""
         async with self._database.write() as connection:
-            for batch in _batches(leases, LEASES_PER_STATEMENT):
-                await connection.execute(statements.release(node, batch))
+            await self._leasing.release(connection, node, leases)
+            await self._database.announce(connection, WORK)
         self._bell.ring()
 
     @whole
     async def depth(self) -> QueueDepth:
         """How much the active jobs have left. An expired lease counts as ready."""
         async with self._database.read() as connection:
-            row = (await connection.execute(statements.depth(self._now()))).one()
-        return QueueDepth(
-            shards_ready=row.shards - row.shards_settled - row.shards_leased,
-            shards_leased=row.shards_leased,
-            shards_settled=row.shards_settled,
-            requests_ready=row.requests - row.requests_settled - row.requests_leased,
-            requests_leased=row.requests_leased,
-            requests_settled=row.requests_settled,
-        )
+            row = (await connection.execute(statements.depth(self._now()))).mappings().one()
+        return read_depth(row)
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when there may be new work by way of this object, or after `timeout_s`.
+        """Return when there may be new work, or after `timeout_s`.
 
-        Another process's changes, and leases that expire, are seen by asking again after the time.
+        Leases that expire, and on SQLite another process's changes, are seen by asking again after the time.
         """
         await self._bell.wait(timeout_s)
+
+    def heard(self, news: News | None) -> None:
+        """Another process announced this, or anything at all."""
+        if news is None or news.topic is not Topic.MEMBERS:
+            self._bell.ring()
+        for listener in self.listeners:
+            listener(news)
 
     # The application's side.
 
@@ -161,16 +168,19 @@ class SqlQueue:
         the weight, which is above 0. Raises QueueError if there is a job of this id.
         """
         row = {"id": job.id, "settings": job_settings(job), "details": details}
-        async with self._database.write() as connection:
+        async with self._database.write_once() as connection:
             await connection.execute(
                 statements.create_job({**row, "priority": priority, "weight": weight}, self._now())
             )
+            await connection.execute(wanted(job.id))
+            await self._database.announce(connection, News(Topic.JOB, job.id))
 
     @whole
     async def discard_job(self, job_id: JobId) -> None:
         """Delete a job and its shards: one whose preparation was cut off, say."""
         async with self._database.write() as connection:
             await connection.execute(statements.discard_job(job_id))
+            await self._database.announce(connection, News(Topic.JOB, job_id))
 
     @whole
     async def add_shards(self, job_id: JobId, shards: Sequence[Shard]) -> None:
@@ -178,10 +188,11 @@ class SqlQueue:
         if not shards:
             return
         rows, rejected = sum(shard.count for shard in shards), sum(len(shard.rejected) for shard in shards)
-        async with self._database.write() as connection:
+        async with self._database.write_once() as connection:
             counted = statements.count(job_id, shards=len(shards), rows=rows, rejected=rejected)
             _expect_job(job_id, await connection.execute(counted))
             await connection.execute(statements.add_shards(), [shard_row(job_id, shard) for shard in shards])
+            await self._database.announce(connection, WORK)
         self._bell.ring()
 
     @whole
@@ -207,6 +218,7 @@ class SqlQueue:
         """Move the job to a status. Leases that are held stay so. Raises QueueError for an unknown job."""
         async with self._database.write() as connection:
             _expect_job(job_id, await connection.execute(statements.set_status(job_id, status)))
+            await self._database.announce(connection, News(Topic.JOB, job_id))
         self._bell.ring()
 
     @whole
@@ -237,14 +249,11 @@ class SqlQueue:
             _expect_job(job.id, await connection.execute(changed))
 
     @whole
-    async def tally(self, job_id: JobId) -> Tally:
-        """What the outcomes of the job's settled shards add up to."""
+    async def tally(self, job_id: JobId, by: NodeId | None = None) -> Tally:
+        """What the outcomes of the job's settled shards add up to: of all, or of those a node has settled."""
+        of_node = () if by is None else (statements.settled_by_node(by),)
         async with self._database.read() as connection:
-            sums = (await connection.execute(statements.tally(job_id))).mappings().one()
-            total = Tally(**sums)
-            async for row in _pages(connection, job_id, -1, statements.has_failures()):
-                total += Tally(errors=row["errors"])
-        return total
+            return await tally(connection, job_id, *of_node)
 
     async def shards(
         self, job_id: JobId, *, settled: bool | None = None, after: int = -1
@@ -266,22 +275,24 @@ class SqlQueue:
         Their epochs go on growing, so that a late settle of an earlier lease stays fenced off.
         """
         conditions = (statements.has_failures(),) if only_failed else ()
-        async with self._database.write() as connection:
+        async with self._database.write_once() as connection:
             rows = (await connection.execute(statements.reopen(job_id, *conditions))).all()
             requests = sum(row.requests for row in rows)
             counted = statements.count(job_id, shards_settled=-len(rows), requests_settled=-requests)
             _expect_job(job_id, await connection.execute(counted))
+            await self._database.announce(connection, WORK)
         self._bell.ring()
         return sorted(row.number for row in rows)
 
     @whole
-    async def release_all(self) -> int:
-        """Void every lease, of any node, and return how many there were.
+    async def release_all(self, node: NodeId | None = None) -> int:
+        """Void every lease, of any node or of this one, and return how many there were.
 
-        For a single node that has just locked the state: whoever held a lease is dead.
+        For who knows that whoever held them is dead: a single node that has just locked the state, say.
         """
         async with self._database.write() as connection:
-            released = await connection.execute(statements.release_all())
+            released = await connection.execute(statements.release_all(node))
+            await self._database.announce(connection, WORK)
         self._bell.ring()
         return released.rowcount
 
@@ -289,29 +300,10 @@ class SqlQueue:
     async def _page(
         self, job_id: JobId, after: int, *conditions: ColumnElement[bool]
     ) -> Sequence[ShardRecord]:
-        statement = statements.page(job_id, after, PAGE_SHARDS, *conditions)
         async with self._database.read() as connection:
-            rows = (await connection.execute(statement)).mappings().all()
-        return [read_shard_record(row) for row in rows]
-
-
-async def _pages(
-    connection: AsyncConnection, job_id: JobId, after: int, *conditions: ColumnElement[bool]
-) -> AsyncIterator[Row]:
-    while True:
-        statement = statements.page(job_id, after, PAGE_SHARDS, *conditions)
-        rows = (await connection.execute(statement)).mappings().all()
-        for row in rows:
-            yield row
-        if not rows:
-            return
-        after = rows[-1]["number"]
+            return [read_shard_record(row) for row in await page(connection, job_id, after, *conditions)]
 
 
 def _expect_job(job_id: JobId, result: CursorResult[Any]) -> None:
     if result.rowcount == 0:
         raise QueueError(f"there is no job {job_id} in the queue")
-
-
-def _batches(leases: Sequence[Lease], size: int) -> Iterable[Sequence[Lease]]:
-    return (leases[start : start + size] for start in range(0, len(leases), size))

@@ -9,13 +9,14 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Delete,
     Insert,
     Select,
     Update,
     and_,
-    bindparam,
+    cast,
     delete,
     func,
     insert,
@@ -37,7 +38,13 @@ _active = jobs.c.status == JobStatus.ACTIVE.value
 
 
 def _leased(now: Time) -> ColumnElement[bool]:
-    return and_(_open, shards.c.node.is_not(None), shards.c.lease_expires_at > now)
+    # Not `IS NOT NULL`, which says the same: SQLite would not see that the index of leased shards is best.
+    return and_(_open, shards.c.node > "", shards.c.lease_expires_at > now)
+
+
+def _sum(values: ColumnElement[int]) -> ColumnElement[Any]:
+    """0 of nothing. PostgreSQL makes a decimal number of a sum of large ones."""
+    return cast(func.coalesce(func.sum(values), 0), BigInteger)
 
 
 def _of(job_id: JobId) -> ColumnElement[bool]:
@@ -56,10 +63,13 @@ def _held(node: NodeId, lease: Lease) -> ColumnElement[bool]:
 
 def _held_among(node: NodeId, leases: Sequence[Lease]) -> ColumnElement[bool]:
     """Those of the leases that are still the node's."""
+    keys = tuple_(shards.c.job_id, shards.c.number, shards.c.epoch).in_(map(lease_key, leases))
+    return and_(keys, shards.c.node == node, _numbered_among(leases))
+
+
+def _numbered_among(leases: Sequence[Lease]) -> ColumnElement[bool]:
+    """Implied by the keys, but SQLite finds rows by this, and would scan the table for the tuples."""
     return and_(
-        tuple_(shards.c.job_id, shards.c.number, shards.c.epoch).in_(map(lease_key, leases)),
-        shards.c.node == node,
-        # Implied by the keys, but SQLite finds rows by these, and would scan the table for the tuples.
         shards.c.job_id.in_(sorted({lease.job.id for lease in leases})),
         shards.c.number.in_(sorted({lease.shard.number for lease in leases})),
     )
@@ -71,9 +81,8 @@ def _held_among(node: NodeId, leases: Sequence[Lease]) -> ColumnElement[bool]:
 def shares(now: Time, without: Collection[JobId] = ()) -> Select[Any]:
     """The active jobs with ready shards, less those `without`, each with its leased requests (`leased`)."""
     names = ("id", "settings", "created_at", "priority", "weight", "shards", "rows", "rejected")
-    leased = func.coalesce(func.sum(shards.c.requests), 0).label("leased")
     return (
-        select(*(jobs.c[name] for name in names), leased)
+        select(*(jobs.c[name] for name in names), _sum(shards.c.requests).label("leased"))
         .select_from(jobs.outerjoin(shards, and_(shards.c.job_id == jobs.c.id, _leased(now))))
         .where(_active, jobs.c.id.not_in(sorted(without)))
         .group_by(jobs.c.id)
@@ -97,18 +106,14 @@ def ready(job_id: JobId, after: int, now: Time, limit: int) -> Select[Any]:
     )
 
 
-def claim(node: NodeId, now: Time, lease_s: float) -> Update:
-    """Lease one shard that `ready` gave; run with `claim_key` of each."""
+def claim(node: NodeId, leases: Sequence[Lease], now: Time, lease_s: float) -> Update:
+    """Lease the shards that `ready` gave, in the same transaction: it holds their locks."""
+    keys = tuple_(shards.c.job_id, shards.c.number).in_(lease_key(lease)[:2] for lease in leases)
     return (
         update(shards)
-        .where(shards.c.job_id == bindparam("of_job"), shards.c.number == bindparam("of_number"))
+        .where(keys, _numbered_among(leases))
         .values(node=node, epoch=shards.c.epoch + 1, lease_expires_at=now + lease_s, succeeded=None)
     )
-
-
-def claim_key(lease: Lease) -> dict[str, Any]:
-    """The parameters of `claim`."""
-    return {"of_job": lease.job.id, "of_number": lease.shard.number}
 
 
 def renew(node: NodeId, leases: Sequence[Lease], now: Time, lease_s: float) -> Update:
@@ -155,10 +160,10 @@ def depth(now: Time) -> Select[Any]:
     """One row: the active jobs' shards and requests, in all, leased and settled."""
     total = (
         select(
-            func.coalesce(func.sum(jobs.c.shards), 0).label("shards"),
-            func.coalesce(func.sum(jobs.c.rows - jobs.c.rejected), 0).label("requests"),
-            func.coalesce(func.sum(jobs.c.shards_settled), 0).label("shards_settled"),
-            func.coalesce(func.sum(jobs.c.requests_settled), 0).label("requests_settled"),
+            _sum(jobs.c.shards).label("shards"),
+            _sum(jobs.c.rows - jobs.c.rejected).label("requests"),
+            _sum(jobs.c.shards_settled).label("shards_settled"),
+            _sum(jobs.c.requests_settled).label("requests_settled"),
         )
         .where(_active)
         .subquery()
@@ -166,7 +171,7 @@ def depth(now: Time) -> Select[Any]:
     leased = (
         select(
             func.count().label("shards_leased"),
-            func.coalesce(func.sum(shards.c.requests), 0).label("requests_leased"),
+            _sum(shards.c.requests).label("requests_leased"),
         )
         .select_from(shards.join(jobs))
         .where(_active, _leased(now))
@@ -247,11 +252,16 @@ def amend(job_id: JobId, number: int, rejected: list[int], requests: int) -> Upd
     )
 
 
-def tally(job_id: JobId) -> Select[Any]:
+def settled_by_node(node: NodeId) -> ColumnElement[bool]:
+    """Shards that this node has settled."""
+    return shards.c.node == node
+
+
+def tally(job_id: JobId, *conditions: ColumnElement[bool]) -> Select[Any]:
     """One row: the sums over the job's settled shards."""
     names = ("succeeded", "failed", "prompt_tokens", "completion_tokens")
-    sums = (func.coalesce(func.sum(shards.c[name]), 0).label(name) for name in names)
-    return select(*sums).where(_of(job_id), shards.c.settled_at.is_not(None))
+    sums = (_sum(shards.c[name]).label(name) for name in names)
+    return select(*sums).where(_of(job_id), shards.c.settled_at.is_not(None), *conditions)
 
 
 def page(job_id: JobId, after: int, limit: int, *conditions: ColumnElement[bool]) -> Select[Any]:
@@ -293,6 +303,7 @@ def reopen(job_id: JobId, *conditions: ColumnElement[bool]) -> Update:
     )
 
 
-def release_all() -> Update:
-    """Void every lease there is."""
-    return update(shards).where(_open, shards.c.node.is_not(None)).values(node=None, lease_expires_at=None)
+def release_all(node: NodeId | None = None) -> Update:
+    """Void every lease there is, or every one of a node."""
+    held = shards.c.node.is_not(None) if node is None else shards.c.node == node
+    return update(shards).where(_open, held).values(node=None, lease_expires_at=None)

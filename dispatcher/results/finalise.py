@@ -20,6 +20,7 @@ from dispatcher.results.journal import (
     read_journal,
     record_of,
     replace_journal,
+    without_failures,
 )
 
 _ADVICE: Final = "free some space or choose another place: nothing is sent twice when it is tried again"
@@ -105,14 +106,11 @@ def drop_failed(job: Job, shard: Shard, directory: Path) -> int:
     """
     path = journal_path(directory, job, shard)
     records = read_journal(path, shard).records
-    failed = {record.index for record in records if record.failed}
-    kept = [
-        record for record in records if not (record.failed or (record.is_death and record.index in failed))
-    ]
+    failed = sum(record.failed for record in records)
     if failed:
         with storage_errors(f"cannot write {path}"):
-            replace_journal(path, kept)
-    return len(failed)
+            replace_journal(path, without_failures(records))
+    return failed
 
 
 def _written(path: Path) -> set[Path]:
@@ -128,7 +126,13 @@ def finished_journal(
     `unfinished` makes the outcomes of requests that have none.
     """
     path = journal_path(directory, job, shard)
-    contents = read_journal(path, shard)
+    return completed(job, shard, read_journal(path, shard), str(path), unfinished)
+
+
+def completed(
+    job: Job, shard: Shard, contents: JournalContents, name: str, unfinished: Unfinished | None = None
+) -> JournalContents:
+    """What a journal holds, with the outcomes that are made up where there is none. Raises StateError."""
     missing = set(owed(shard)) - contents.outcomes.keys()
     if missing and unfinished is not None:
         made = tuple(record_of(outcome, job) for outcome in unfinished(shard, missing))
@@ -136,16 +140,24 @@ def finished_journal(
         missing -= contents.outcomes.keys()
     if missing:
         raise StateError(
-            f"shard {shard.number} is not finished: {path} lacks {len(missing)} of {shard.requests} outcomes,"
+            f"shard {shard.number} is not finished: {name} lacks {len(missing)} of {shard.requests} outcomes,"
             f" the first that of request {min(missing)}; resume the job to have them made"
         )
     return contents
 
 
 def _write(contents: JournalContents, successes: "_Aside", failures: "_Aside") -> None:
+    output, errors = lines_of(contents)
+    successes.write(output)
+    failures.write(errors)
+
+
+def lines_of(contents: JournalContents) -> tuple[bytes, bytes]:
+    """A shard's lines of the output file and of the error file, in order."""
     records = sorted(contents.outcomes.values(), key=lambda record: record.index)
-    successes.write(_lines(record for record in records if record.ok))
-    failures.write(_lines(record for record in records if record.failed))
+    return _lines(record for record in records if record.ok), _lines(
+        record for record in records if record.failed
+    )
 
 
 def _put_in_place(successes: "_Aside", failures: "_Aside", tally: Tally) -> None:

@@ -180,6 +180,13 @@ def parse_journal(data: bytes, shard: Shard, custom_ids: Mapping[int, str] | Non
     return JournalContents(records, dropped, clean=not dropped and not tail)
 
 
+def without_failures(records: Iterable[Record]) -> list[Record]:
+    """The records but the failed outcomes, and but what was held against their requests."""
+    kept = list(records)
+    failed = {record.index for record in kept if record.failed}
+    return [record for record in kept if not (record.failed or (record.is_death and record.index in failed))]
+
+
 def owed(shard: Shard) -> Iterator[int]:
     """The indexes that a shard owes an outcome for, ascending."""
     rejected = frozenset(shard.rejected)

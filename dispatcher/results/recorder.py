@@ -41,6 +41,7 @@ class JournalRecorder:
         disk: Where to write; this machine's by default.
         files_max: How many journals may hold a descriptor at a time.
         on_sync: Told the seconds that each sync of a file took.
+        path_of: Where a lease's journal is, if not where `journal_path` says.
 
     Its end raises StorageError where the last outcomes cannot be made durable, saying how many they are.
     """
@@ -54,8 +55,9 @@ class JournalRecorder:
         disk: Disk | None = None,
         files_max: int = 512,
         on_sync: Callable[[float], None] = lambda _seconds: None,
+        path_of: Callable[[Lease], Path] | None = None,
     ) -> None:
-        self._directory = directory
+        self._path_of = path_of or (lambda lease: journal_path(directory, lease.job, lease.shard))
         self._clock = clock
         self._disk = disk or LocalDisk()
         self._files = OpenFiles(files_max)
@@ -95,7 +97,7 @@ class JournalRecorder:
         """
         if _key(lease) in self._shards:
             raise StateError(f"shard {lease.shard.number} of job {lease.job.id} is being recorded already")
-        path = journal_path(self._directory, lease.job, lease.shard)
+        path = self._path_of(lease)
         custom_ids = {request.index: request.custom_id for request in requests}
         contents = await asyncio.to_thread(repair_journal, path, lease.shard, custom_ids)
         self._shards[_key(lease)] = OpenShard(lease, JournalFile(path, contents.length, self._disk))

@@ -78,13 +78,20 @@ class StateLock:
     """Makes this process the only user of a state directory, until the context is left or the process ends.
 
     Raises StateError, which names the holder, where it is in use; StorageError where it cannot be locked.
-    The lock is the kernel's (flock): a killed process leaves none behind.
+    The lock is the kernel's (flock): a killed process leaves none behind. Children that inherit its
+    `descriptor` hold it as well; they end with their parent, and are waited for where that is gone.
     """
 
     def __init__(self, state_dir: Path, wall: Callable[[], float] = time.time) -> None:
         self._state_dir = state_dir
         self._wall = wall
         self._descriptor: int | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """What holds the lock, while it is held: a child that has it, too, keeps the lock for its life."""
+        assert self._descriptor is not None, "the lock is not held"
+        return self._descriptor
 
     def __enter__(self) -> Self:
         path = self._state_dir / "lock"
@@ -106,14 +113,25 @@ class StateLock:
         self._descriptor = None
 
     def _take(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        until = time.monotonic() + _ORPHANS_S_MAX
+        while not _locked(descriptor):
             holder = os.pread(descriptor, _HOLDER_BYTES_MAX, 0)
-            raise StateError(f"{self._state_dir} is in use by {_described(holder)}") from error
+            gone = _is_gone(holder)
+            if time.monotonic() >= until or not gone:
+                left = "; that is dead, and its workers have not ended yet: try again" if gone else ""
+                raise StateError(f"{self._state_dir} is in use by {_described(holder)}{left}")
+            time.sleep(0.02)
         holder = msgspec.json.encode(_Holder(os.getpid(), socket.gethostname(), self._wall()))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder, 0)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def ensure_writable(directory: Path) -> None:
@@ -186,6 +204,8 @@ class _Holder(msgspec.Struct, frozen=True):
 
 
 _HOLDER_BYTES_MAX = 4096
+_ORPHANS_S_MAX = 10.0
+"""How long the children of a killed holder may take to end."""
 _ADVICE = {
     errno.ENOSPC: "; free some space, or use another directory",
     errno.EDQUOT: "; ask for more quota, or use another directory",
@@ -198,10 +218,30 @@ _ADVICE = {
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def _described(content: bytes) -> str:
+def _read_holder(content: bytes) -> _Holder | None:
     try:
-        holder = msgspec.json.decode(content, type=_Holder)
+        return msgspec.json.decode(content, type=_Holder)
     except msgspec.MsgspecError:  # it has the lock and has not written its name yet
+        return None
+
+
+def _is_gone(content: bytes) -> bool:
+    """Whether the process that took the lock is known to be dead: then only its children hold it."""
+    holder = _read_holder(content)
+    if holder is None or holder.host != socket.gethostname():
+        return False
+    try:
+        os.kill(holder.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _described(content: bytes) -> str:
+    holder = _read_holder(content)
+    if holder is None:
         return "another process"
     since = datetime.fromtimestamp(holder.since, UTC).isoformat(timespec="seconds")
     return f"process {holder.pid} on {holder.host} since {since}"

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -16,16 +16,25 @@ _SHUTDOWN_S = 1.0
 """A scrape that is still open at the end may take this long: the next one would have come in vain anyway."""
 
 
+async def _nothing() -> None:
+    """The metrics are this process's own: there is nobody to ask."""
+
+
 @asynccontextmanager
 async def serve_metrics(
-    registry: CollectorRegistry, port: int, host: str = "127.0.0.1"
+    registry: CollectorRegistry,
+    port: int,
+    host: str = "127.0.0.1",
+    refresh: Callable[[], Awaitable[None]] = _nothing,
 ) -> AsyncIterator[int]:
     """Serve `/metrics` and `/healthz` in this event loop, and give the port that was bound (0: a free one).
+
+    `refresh` is awaited before each look at the registry.
 
     Raises:
         ConfigError: The port or the host cannot be bound.
     """
-    runner = web.AppRunner(_application(registry), access_log=None, shutdown_timeout=_SHUTDOWN_S)
+    runner = web.AppRunner(_application(registry, refresh), access_log=None, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:
         await _bind(runner, port, host)
@@ -34,8 +43,9 @@ async def serve_metrics(
         await runner.cleanup()
 
 
-def _application(registry: CollectorRegistry) -> web.Application:
+def _application(registry: CollectorRegistry, refresh: Callable[[], Awaitable[None]]) -> web.Application:
     async def metrics(_request: web.Request) -> web.Response:
+        await refresh()
         # In a thread: with a thousand servers this takes long enough to hold up sends.
         body = await asyncio.to_thread(exposition, registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})

@@ -108,6 +108,11 @@ class Metrics:
             self._fleet.jobs.labels(status).set(count)
         self._fleet.jobs_starving.set(starving)
 
+    def nodes_counted(self, by_state: Mapping[str, int]) -> None:
+        """So many nodes share the queue, by state, those with none included."""
+        for state, count in by_state.items():
+            self._fleet.nodes.labels(state).set(count)
+
     def leases_lost(self, count: int) -> None:
         """So many leases were taken over by another node."""
         self._fleet.leases_lost.inc(count)

@@ -68,6 +68,7 @@ class FleetFamilies:
         self.jobs_starving = gauge(
             "jobs_starving", "Jobs that may be sent and have had nothing in flight for a minute."
         )
+        self.nodes = gauge("nodes", "Nodes that share the queue, by what this one knows of them.", ["state"])
         self.leases_lost = counter("leases_lost_total", "Leases that another node took over.")
         self.journal_sync_seconds = histogram("journal_sync_seconds", "Time that a sync of journals took.")
         self.event_loop_lag_seconds = histogram("event_loop_lag_seconds", "How late the loop's timers ring.")

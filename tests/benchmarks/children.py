@@ -1,4 +1,4 @@
-"""Programs run as children on one core, and what they took."""
+"""Programs run as children, on one core or on all, and what they took."""
 
 import os
 import subprocess
@@ -30,8 +30,17 @@ class Taken:
         return self.cpu_seconds / self.rows * 1e6
 
 
-def run_child(command: Sequence[str], rows: int, core: int, log: Path) -> Taken:
-    """Run a program to its end, on `core` alone. Raises RuntimeError, with its last words, where it fails."""
+def pin(core: int | None) -> None:
+    """Keep this process to a core."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+
+
+def run_child(command: Sequence[str], rows: int, core: int | None, log: Path) -> Taken:
+    """Run a program to its end, on `core` alone; None: on all there are. Its own children count.
+
+    Raises RuntimeError, with its last words, where it fails.
+    """
     began = time.perf_counter()
     with log.open("wb") as output:
         child = subprocess.Popen(
@@ -39,7 +48,7 @@ def run_child(command: Sequence[str], rows: int, core: int, log: Path) -> Taken:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509  # no threads are here
+            preexec_fn=lambda: pin(core),  # noqa: PLW1509  # no threads are here
         )
         try:
             _, status, usage = os.wait4(child.pid, 0)

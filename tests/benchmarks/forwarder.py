@@ -13,7 +13,7 @@ import uvloop
 from aiohttp import web
 from live_load import HEADERS, ROUTE
 
-from dispatcher.cli.garbage import collect_rarely
+from dispatcher.garbage import collect_rarely
 
 
 def main() -> None:

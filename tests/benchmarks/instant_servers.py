@@ -1,7 +1,6 @@
-"""Servers that cost nothing: nginx with one fixed answer, on a core of its own."""
+"""Servers that cost next to nothing: nginx with one fixed answer."""
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -9,6 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from children import pin
 
 MODEL = "instant"
 READY_S_MAX = 10.0
@@ -21,15 +22,18 @@ def nginx_path() -> str | None:
 
 
 @contextmanager
-def instant_servers(folder: Path, count: int, core: int) -> Iterator[Sequence[str]]:
-    """Serve a vLLM chat answer on `count` ports of one nginx worker; yields the base URLs."""
+def instant_servers(folder: Path, count: int, core: int | None) -> Iterator[Sequence[str]]:
+    """Serve a vLLM chat answer on `count` ports of one nginx process; yields the base URLs.
+
+    It is kept to `core`; None: it runs where there is room.
+    """
     nginx = nginx_path()
     assert nginx is not None, "the caller skips without nginx"
     ports = _free_ports(count)
     config = folder / "nginx.conf"
     config.write_text(_config(folder, ports))
     command = [nginx, "-e", str(folder / "nginx.log"), "-p", str(folder), "-c", str(config)]
-    server = subprocess.Popen(command, preexec_fn=lambda: os.sched_setaffinity(0, {core}))  # noqa: PLW1509
+    server = subprocess.Popen(command, preexec_fn=lambda: pin(core))  # noqa: PLW1509
     try:
         for port in ports:
             _wait_for(server, port)

@@ -198,7 +198,7 @@ async def test_results_that_cannot_be_read_to_their_end_do_not_look_whole(tmp_pa
 
 @pytest.mark.parametrize("leaves", [True, False], ids=["leaves", "reads no more"])
 async def test_who_asks_for_results_and_does_not_take_them_is_let_go(tmp_path, monkeypatch, leaves):
-    monkeypatch.setattr("dispatcher.api.jobs.PIECE_S", 60 if leaves else 0.2)
+    monkeypatch.setattr("dispatcher.api.sending.PIECE_S", 60 if leaves else 0.2)
     let_go = asyncio.Event()
 
     async def endless(*_):

@@ -16,11 +16,13 @@ from dispatcher.api.entries import EntryBody, UrlBody
 from dispatcher.api.errors import TYPES
 from dispatcher.api.fleet_picture import URGENCY
 from dispatcher.api.jobs import JobChanges
+from dispatcher.api.nodes import NodeList, NodeView
 from dispatcher.api.openai_batches import NewBatch
 from dispatcher.api.openapi import read_description
 from dispatcher.api.registration import Deregistered, Registered
 from dispatcher.api.servers import ServerList, ServerView
 from dispatcher.config.servers import LIMIT_MAX
+from dispatcher.jobs.company import Presence
 from dispatcher.jobs.life import Stage, shown
 from dispatcher.jobs.view import JobView
 from dispatcher.jobs.windows import window_s
@@ -35,6 +37,8 @@ RECORDS = {
     "WhichServer": UrlBody,
     "Server": ServerView,
     "ServerList": ServerList,
+    "Node": NodeView,
+    "NodeList": NodeList,
     "Registered": Registered,
     "Deregistered": Deregistered,
 }
@@ -110,7 +114,7 @@ def test_who_may_call_a_route_is_told(description):
 def test_a_record_is_described_with_its_fields(schemas, name):
     told, known = schemas[name], {each.encode_name: each for each in msgspec.structs.fields(RECORDS[name])}
     assert set(told["properties"]) == set(known)
-    answers = {"Server", "ServerList", "Registered", "Deregistered"}
+    answers = {"Server", "ServerList", "Node", "NodeList", "Registered", "Deregistered"}
     owed = set(known) if name in answers else {field for field, each in known.items() if each.required}
     assert set(told.get("required", ())) == owed
     strict = RECORDS[name].__struct_config__.forbid_unknown_fields
@@ -164,6 +168,7 @@ def test_what_can_be_named_is_named_in_full(description, schemas):
     assert set(job["errors"]["propertyNames"]["enum"]) == {code.value for code in ErrorCode}
     assert set(schemas["Route"]["enum"]) == ROUTES
     assert set(schemas["Server"]["properties"]["state"]["enum"]) == set(URGENCY)
+    assert set(schemas["Node"]["properties"]["state"]["enum"]) == set(Presence)
     assert set(schemas["Error"]["properties"]["error"]["properties"]["type"]["enum"]) == {
         *TYPES.values(),
         "server_error",
@@ -195,6 +200,7 @@ async def test_what_is_answered_is_what_is_described(tmp_path, server, schemas):
             "/jobs": "JobPage",
             "/v1/models": "ModelList",
             "/servers": "ServerList",
+            "/nodes": "NodeList",
             "/v1/files/file-none": "Error",
             "/jobs?limit=0": "Error",
         }

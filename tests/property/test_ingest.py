@@ -117,12 +117,19 @@ input_lines = st.lists(
 
 
 @QUICK
-@given(input_lines, st.integers(1, 5), st.integers(1, 200), st.booleans(), st.booleans())
+@given(
+    input_lines,
+    st.integers(1, 5),
+    st.integers(1, 200),
+    st.none() | st.integers(1, 3),
+    st.booleans(),
+    st.booleans(),
+)
 def test_what_is_read_from_the_shards_is_the_file_less_what_was_rejected(
-    lines, shard_size, shard_bytes_max, byte_order_mark, last_line_end
+    lines, shard_size, shard_bytes_max, tail_size, byte_order_mark, last_line_end
 ):
     content = b"\xef\xbb\xbf" * byte_order_mark + b"\n".join(lines) + b"\n" * last_line_end
-    limits = ScanLimits(shard_size=shard_size, shard_bytes_max=shard_bytes_max)
+    limits = ScanLimits(shard_size=shard_size, shard_bytes_max=shard_bytes_max, tail_size=tail_size)
     shards, repeated = [], []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "input.jsonl"
@@ -137,7 +144,7 @@ def test_what_is_read_from_the_shards_is_the_file_less_what_was_rejected(
     assert report.rows == len(kept)
     assert report.lines == sum(shard.count for shard in shards) == report.rows + report.rejected
     assert sum(shard.requests for shard in shards) == report.rows + len(repeated)
-    assert all(shard.count <= shard_size for shard in shards)
+    assert all(shard.count <= max(shard_size, tail_size or 1) for shard in shards)
     assert all(shard.length <= shard_bytes_max or shard.count == 1 for shard in shards)
 
 

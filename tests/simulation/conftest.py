@@ -12,9 +12,17 @@ def pytest_addoption(parser):
         help="how many simulated scenarios to run (default 500, or DISPATCHER_SEEDS)",
     )
 
+    parser.addoption(
+        "--nodes-seeds",
+        type=int,
+        default=int(os.environ.get("DISPATCHER_NODES_SEEDS", "200")),
+        help="how many simulated scenarios of several nodes (default 200, or DISPATCHER_NODES_SEEDS)",
+    )
+
 
 def pytest_generate_tests(metafunc):
-    if "seeds" in metafunc.fixturenames:
-        count = metafunc.config.getoption("--seeds")
-        chunks = [range(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK)]
-        metafunc.parametrize("seeds", chunks, ids=lambda chunk: f"{chunk.start}-{chunk.stop - 1}")
+    for fixture in ("seeds", "nodes_seeds"):
+        if fixture in metafunc.fixturenames:
+            count = metafunc.config.getoption(f"--{fixture.replace('_', '-')}")
+            chunks = [range(first, min(first + CHUNK, count)) for first in range(0, count, CHUNK)]
+            metafunc.parametrize(fixture, chunks, ids=lambda chunk: f"{chunk.start}-{chunk.stop - 1}")

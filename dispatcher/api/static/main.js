@@ -5,6 +5,7 @@ import { byId, make, mark, Rows, say, show } from "./dom.js";
 import { count, plural, rate } from "./figures.js";
 import { Fleet } from "./fleet.js";
 import { Jobs } from "./jobs.js";
+import { Nodes } from "./nodes.js";
 import { Plot } from "./plot.js";
 import { Stream } from "./stream.js";
 
@@ -19,6 +20,7 @@ const service = { admin: false, step_s: 10, history: [] };
 const stream = new Stream(told, linked);
 const fleet = new Fleet(ask);
 const jobs = new Jobs();
+const nodes = new Nodes();
 const notices = new Rows(byId("notices"), notice);
 const plots = [
   new Plot(byId("plot-tokens"), "Tokens per second", "tokens_per_s"),
@@ -51,6 +53,7 @@ function snapshot(data) {
   tiles(data);
   jobs.update(data.jobs);
   fleet.update(data.fleet, service.admin);
+  nodes.update(data.nodes, data.at);
   notices.update(noticesOf(data), (text) => text);
   remember(data.latest);
 }

@@ -35,10 +35,17 @@ class _Line(msgspec.Struct):
 
 
 def check_outcomes(
-    scenario: Scenario, ledger: Ledger, spoilt: Mapping[int, int], output: Path, errors: Path
+    scenario: Scenario,
+    ledger: Ledger,
+    spoilt: Mapping[int, int],
+    files: tuple[Path, Path],
+    times: int | None = None,
 ) -> dict[str, int]:
-    """Hold the output files to the promises; returns the rows by how they ended."""
-    succeeded, failed = list(_lines(output)), list(_lines(errors))
+    """Hold the files of answers and of errors to the promises; returns the rows by how they ended.
+
+    `times` is how often a row's outcome may have been made, where the scenario does not say.
+    """
+    succeeded, failed = (list(_lines(file)) for file in files)
     order = {custom_id(index): index for index in range(scenario.job.rows)}
     ledger.require(all(line.error is None for line in succeeded), "the output file holds an error")
     for name, lines in (("output", succeeded), ("error", failed)):
@@ -49,6 +56,8 @@ def check_outcomes(
     codes = {order[line.custom_id]: line.error.code if line.error else "ok" for line in (*succeeded, *failed)}
     for index, code in sorted(codes.items()):
         _check_row(scenario, ledger, index, code, spoilt.get(index, 0))
+        rejected, most = ledger.row(index).rejected, times or 1 + len(scenario.deaths) + _losses(scenario)
+        ledger.require(rejected <= most, f"row {index} was rejected {rejected} times, not {most}")
     return dict(sorted(Counter(codes.values()).items()))
 
 
@@ -66,8 +75,6 @@ def _check_row(scenario: Scenario, ledger: Ledger, index: int, code: str, spoilt
     elif code != "ok":
         fair = _may_fail(scenario, code, record, spoilt)
         ledger.require(fair, f"row {index} is good and ended as {code}: {record}, {spoilt} spoilt answers")
-    times = 1 + len(scenario.deaths) + _losses(scenario)
-    ledger.require(record.rejected <= times, f"row {index} was rejected {record.rejected} times, not {times}")
 
 
 def _losses(scenario: Scenario) -> int:

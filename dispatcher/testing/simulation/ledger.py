@@ -90,7 +90,14 @@ class Ledger:
 class NodeWitness:
     """`world.Witness` of one dispatcher: writes into the ledger, and holds it to what is said of sending."""
 
-    def __init__(self, name: str, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        name: str,
+        ledger: Ledger,
+        *,
+        knows_finished: Callable[[int], bool] | None = None,
+        now: Callable[[], float] | None = None,
+    ) -> None:
         self.name = name
         self.opened_at: dict[int, float] = {}
         """When this dispatcher read the journal of a shard, by the shard's rows."""
@@ -101,6 +108,8 @@ class NodeWitness:
         self.answers: dict[ServerId, float] = {}
         """When each server last answered a request of this dispatcher's."""
         self._ledger = ledger
+        self._knows_finished = knows_finished or self._read_or_wrote
+        self._now = now or ledger.now
 
     def sent(self, server: SimulatedServer, row: Row) -> None:
         """See Witness."""
@@ -118,7 +127,7 @@ class NodeWitness:
         match ending:
             case Answer(status=200):
                 record.answers += 1
-                self.answers[server.id] = self._ledger.now()
+                self.answers[server.id] = self._now()
             case Answer(status=400):
                 record.rejected += 1
             case Answer():
@@ -131,14 +140,14 @@ class NodeWitness:
 
     def canary_passed(self, server: ServerId) -> None:
         """See Witness."""
-        self.canaries[server] = self._ledger.now()
+        self.canaries[server] = self._now()
         self._ledger.note("canary", self.name, server)
 
     def opened(self, indexes: range) -> None:
         """This dispatcher reads a shard's journal now."""
         self.opened_at.update(dict.fromkeys(indexes, self._ledger.now()))
 
-    def _knows_finished(self, index: int) -> bool:
+    def _read_or_wrote(self, index: int) -> bool:
         """Whether this dispatcher made the outcome durable itself, or could read so in the journal."""
         by, at = self._ledger.durable.get(index, ("", 0.0))
         return by == self.name or (by != "" and at < self.opened_at.get(index, 0.0))

@@ -20,7 +20,7 @@ from dispatcher.model import Lease, NodeId, Request, ServerId, ServerSpec
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.states import State
-from dispatcher.ports import Queue, Recorder
+from dispatcher.ports import Clock, Queue, Recorder
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.telemetry.metrics import Metrics
 from dispatcher.testing.simulation.disk import SimulatedDisk
@@ -76,7 +76,7 @@ class CheckedDesk(Desk):
             yield attempt
 
     def _check(self, attempt: Attempt) -> None:
-        server, now, require = attempt.server, self.ledger.now(), self.ledger.require
+        server, now, require = attempt.server, self._now(), self.ledger.require
         permits = server.limit.permits(now)
         fixed = server.spec.limit
         require(server.in_flight <= permits, f"{server.spec.id} holds {server.in_flight} of {permits}")
@@ -136,7 +136,7 @@ class Life:
     def _recorder(self) -> JournalRecorder:
         around = self._around
         return JournalRecorder(
-            around.journals, _CoarseClock(around.clock), sync_s=around.config.results.sync_s, disk=self.disk
+            around.journals, CoarseClock(around.clock), sync_s=around.config.results.sync_s, disk=self.disk
         )
 
     def _make_node(self, recorder: Recorder, monitor: Monitor) -> Node:
@@ -162,36 +162,48 @@ class Life:
                 self._inspect_node(self._node)
 
     def _inspect_node(self, node: Node) -> None:
-        assert isinstance(node.desk, CheckedDesk), "it was given one"
-        copies = sum(attempt.is_copy for attempt in node.desk.open_attempts())
-        held = len(node.desk.backlog) + node.desk.in_flight - copies
         windows = 2 if self._around.ledger.counts["lease_lost"] else 1  # taken again before the old ones end
-        bound = windows * node.desk.held_max + self._around.config.queue.shard_size
-        self._around.ledger.require(held <= bound, f"{self.name} holds {held} rows, more than {bound}")
+        inspect_node(self.name, node, windows, self._around.config.queue.shard_size, self._around.ledger)
 
     def _look_back(self) -> None:
-        """Everything is given back."""
-        require, desk = self._around.ledger.require, self._node.desk if self._node else None
-        require(not any(self.witness.open.values()), f"{self.name} left requests open: {self.witness.open}")
-        for server in self._pool.servers.values():
-            require(server.in_flight == 0, f"{server.spec.id}: {server.in_flight} permits never came back")
-        if desk is not None:
-            require(desk.in_flight == 0, f"{self.name} counts {desk.in_flight} in flight after its end")
+        look_back(self.witness, self._pool, self._node, self._around.ledger)
 
 
-class _CoarseClock:
+def inspect_node(name: str, node: Node, windows: int, shard_size: int, ledger: Ledger) -> None:
+    """Hold a node to its window: it has no more rows than so many of them, and one shard."""
+    assert isinstance(node.desk, CheckedDesk), "it was given one"
+    copies = sum(attempt.is_copy for attempt in node.desk.open_attempts())
+    held = len(node.desk.backlog) + node.desk.in_flight - copies
+    bound = windows * node.desk.held_max + shard_size
+    ledger.require(held <= bound, f"{name} holds {held} rows, more than {bound}")
+
+
+def look_back(witness: NodeWitness, pool: Pool, node: Node | None, ledger: Ledger) -> None:
+    """At its end a node has given everything back."""
+    require, name = ledger.require, witness.name
+    require(not any(witness.open.values()), f"{name} left requests open: {witness.open}")
+    for server in pool.servers.values():
+        require(server.in_flight == 0, f"{server.spec.id}: {server.in_flight} permits never came back")
+    if node is not None:
+        require(node.desk.in_flight == 0, f"{name} counts {node.desk.in_flight} in flight after its end")
+
+
+class CoarseClock:
     """A clock that rounds short sleeps up: the journal's writer looks around 100 times a second otherwise."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
     def now(self) -> float:
+        """See Clock."""
         return self._clock.now()
 
     def wall(self) -> float:
+        """See Clock."""
         return self._clock.wall()
 
     async def sleep(self, seconds: float) -> None:
+        """See Clock."""
         await self._clock.sleep(max(seconds, WRITE_INTERVAL_S))
 
 

@@ -107,6 +107,8 @@ class Plan(_Part):
 
     fleet: Annotated[tuple[ServerGroup, ...], Field(min_length=1, max_length=100)]
     job: JobShape
+    nodes: Annotated[int, Field(ge=1, le=64)] = 1
+    """Dispatchers that share the job, started together."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Plan":

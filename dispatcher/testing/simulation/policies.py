@@ -14,6 +14,7 @@ from dispatcher.dispatch.desk import Desk
 from dispatcher.dispatch.node import Node
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
+from dispatcher.ingest.sharding import TAIL_SHARDS
 from dispatcher.model import Answer, Job, JobId, Lease, NodeId, Request, ServerId, ServerSpec, Shard
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
@@ -27,6 +28,10 @@ from dispatcher.testing.simulation.world import SimulatedProber, SimulatedTransp
 from dispatcher.vllm.verdicts import judge
 
 SHARD_SIZE = 256
+TAIL_SIZE = SHARD_SIZE // 8
+"""Of a job's last shards, where several nodes share it."""
+TELL_S = 0.5
+"""How often nodes tell each other that they have nothing left to send."""
 OPEN_MAX = 1_000_000
 RETRY_S = 1.0
 """What the simple policies wait after an error before they try again."""
@@ -51,6 +56,10 @@ Policy = Callable[[Setting], Awaitable[None]]
 """Sees every row answered, or failed, and returns."""
 
 
+def _nothing(_pool: Pool) -> None:
+    """Nobody looks."""
+
+
 async def dispatcher(setting: Setting) -> None:
     """Ours: the real node, pool and queue with their defaults."""
     await dispatch(setting, Config())
@@ -58,22 +67,68 @@ async def dispatcher(setting: Setting) -> None:
 
 async def dispatch(setting: Setting, config: Config) -> None:
     """Ours, with these settings."""
-    clock = VirtualClock(asyncio.get_running_loop())
-    metrics = Metrics(CollectorRegistry())
-    pool = Pool(config.pool, metrics, clock.now, Random(setting.seed))
-    prober = SimulatedProber(setting.servers, setting.witness, config.pool.probe_timeout_s)
-    transport = SimulatedTransport(setting.servers, setting.rows, setting.witness)
-    payloads, recorder = _Payloads(setting.rows), CountingRecorder()
-    world = World(_queue(setting.rows, clock), payloads, recorder, transport, clock, metrics)
-    desk = Desk(pool, judge, config.dispatch, Ceiling(OPEN_MAX), metrics, clock.now)
-    async with asyncio.TaskGroup() as tasks:
-        monitor = Monitor(pool, prober, clock, metrics, tasks)
-        monitor.watch(setting.specs)
-        node = Node(NodeId("node"), world, desk, monitor, config.dispatch, config.queue, Waiting(None))
-        try:
-            await node.run(until_drained=True)
-        finally:
-            monitor.stop()
+    await _Nodes(setting, config, _nothing).run((0.0,))
+
+
+def dispatchers(starts_s: Sequence[float], on_start: Callable[[Pool], None] = _nothing) -> Policy:
+    """Ours, with several nodes on one queue, started at these times; `on_start` is shown each one's pool."""
+
+    async def policy(setting: Setting) -> None:
+        await _Nodes(setting, Config(), on_start).run(starts_s)
+
+    return policy
+
+
+class _Nodes:
+    """One node, or several that share the queue, and tell each other when they have nothing left to send."""
+
+    def __init__(self, setting: Setting, config: Config, on_start: Callable[[Pool], None]) -> None:
+        self._setting = setting
+        self._config = config
+        self._on_start = on_start
+        self._clock = VirtualClock(asyncio.get_running_loop())
+        self._nodes: list[Node] = []
+
+    async def run(self, starts_s: Sequence[float]) -> None:
+        several = len(starts_s) > 1
+        queue = _queue(self._setting.rows, self._clock, tail=several)
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell() if several else asyncio.sleep(0), name="tell")
+            async with asyncio.TaskGroup() as nodes:
+                for number, start_s in enumerate(starts_s):
+                    nodes.create_task(self._live(number, start_s, queue), name=f"node {number}")
+            telling.cancel()
+
+    async def _live(self, number: int, start_s: float, queue: MemoryQueue) -> None:
+        setting, config, clock = self._setting, self._config, self._clock
+        if start_s:
+            await clock.sleep(start_s)
+        metrics = Metrics(CollectorRegistry())
+        pool = Pool(config.pool, metrics, clock.now, Random(setting.seed + number))
+        self._on_start(pool)
+        prober = SimulatedProber(setting.servers, setting.witness, config.pool.probe_timeout_s)
+        transport = SimulatedTransport(setting.servers, setting.rows, setting.witness)
+        payloads, recorder = _Payloads(setting.rows), CountingRecorder()
+        world = World(queue, payloads, recorder, transport, clock, metrics)
+        desk = Desk(pool, judge, config.dispatch, Ceiling(OPEN_MAX), metrics, clock.now)
+        async with asyncio.TaskGroup() as tasks:
+            monitor = Monitor(pool, prober, clock, metrics, tasks)
+            monitor.watch(setting.specs)
+            name = NodeId(f"node-{number}")
+            node = Node(name, world, desk, monitor, config.dispatch, config.queue, Waiting(None))
+            self._nodes.append(node)
+            try:
+                await node.run(until_drained=True)
+            finally:
+                self._nodes.remove(node)
+                monitor.stop()
+
+    async def _tell(self) -> None:
+        while True:
+            await self._clock.sleep(TELL_S)
+            hungry = [node for node in self._nodes if node.desk.is_hungry()]
+            for node in self._nodes:
+                node.share_out(len(hungry) - (node in hungry))
 
 
 def round_robin(limit: int) -> Policy:
@@ -183,10 +238,15 @@ class _Payloads:
         return [self._rows.request(index) for index in range(first, first + lease.shard.count)]
 
 
-def _queue(rows: Rows, clock: VirtualClock) -> MemoryQueue:
+def _queue(rows: Rows, clock: VirtualClock, *, tail: bool) -> MemoryQueue:
+    """The job's shards; where several share it, the last ones are cut smaller, as ingest does."""
     queue, job = MemoryQueue(clock), Job(JobId("rehearsal"))
-    for number, first in enumerate(range(0, rows.plan.rows, SHARD_SIZE)):
-        count = min(SHARD_SIZE, rows.plan.rows - first)
+    first = number = 0
+    while first < rows.plan.rows:
+        left = rows.plan.rows - first
+        size = TAIL_SIZE if tail and left <= (TAIL_SHARDS + 1) * SHARD_SIZE else SHARD_SIZE
+        count = min(size, left)
         queue.add(job, Shard(number, first, count, first, count))
+        first, number = first + count, number + 1
     queue.close()
     return queue

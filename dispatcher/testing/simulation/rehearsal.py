@@ -13,7 +13,7 @@ from dispatcher.testing.simulation.counting import Answers
 from dispatcher.testing.simulation.fleet import Member
 from dispatcher.testing.simulation.ideal import ideal_s
 from dispatcher.testing.simulation.plan import Plan
-from dispatcher.testing.simulation.policies import Policy, Setting, dispatcher
+from dispatcher.testing.simulation.policies import Policy, Setting, dispatchers
 from dispatcher.testing.simulation.rows import JobPlan, Rows
 from dispatcher.testing.simulation.servers import SimulatedServer
 from dispatcher.testing.simulation.virtual_loop import run_virtually
@@ -45,6 +45,7 @@ class Rehearsal:
     """How a rehearsal went."""
 
     rows: int
+    nodes: int
     failed: int
     """Rows that no server answered: poison, or whose servers died too often."""
     makespan_s: float
@@ -64,14 +65,18 @@ class Rehearsal:
         return (self.rows - self.failed) / self.makespan_s if self.makespan_s else 0.0
 
 
-def rehearse(plan: Plan, seed: int, policy: Policy = dispatcher, ideal: float | None = None) -> Rehearsal:
-    """Rehearse a plan. `ideal` saves computing the ideal makespan; without it, the usual best order's is."""
+def rehearse(plan: Plan, seed: int, policy: Policy | None = None, ideal: float | None = None) -> Rehearsal:
+    """Rehearse a plan, by the dispatcher's nodes or by another policy.
+
+    `ideal` saves computing the ideal makespan; without it, the usual best order's is.
+    """
+    policy = policy or dispatchers((0.0,) * plan.nodes)
     rows, listed = Rows(plan.job_plan(), seed), fleet.members(plan, seed)
     with quiet():
         answers, uses = run_virtually(_run(rows, listed, policy, seed))
     if ideal is None:
         ideal = ideal_s(listed, rows, thorough=False)
-    return Rehearsal(plan.job.rows, answers.missing, answers.last_at, ideal, answers.sends, uses)
+    return Rehearsal(plan.job.rows, plan.nodes, answers.missing, answers.last_at, ideal, answers.sends, uses)
 
 
 async def _run(

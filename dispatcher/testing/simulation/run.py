@@ -63,7 +63,7 @@ def run_scenario(scenario: Scenario) -> Report:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dispatcher-")))
         simulation = Simulation(scenario, folder)
-        stack.enter_context(simulation.logging())
+        stack.enter_context(logged_into(simulation.ledger))
         simulation.run()
         return simulation.report()
 
@@ -88,7 +88,7 @@ class Simulation:
         except DeadlockError as error:
             self.ledger.breach(f"deadlock: {error}")
         except Exception as error:  # noqa: BLE001  # whatever the dispatcher raises is a finding
-            self.ledger.breach(f"it raised {_words(error)}")
+            self.ledger.breach(f"it raised {words(error)}")
 
     def report(self) -> Report:
         """What came of it."""
@@ -103,21 +103,6 @@ class Simulation:
             dict(sorted(ledger.counts.items())),
             self._outcomes,
         )
-
-    @contextmanager
-    def logging(self) -> Iterator[None]:
-        """Take what the dispatcher logs into the ledger."""
-        before = structlog.get_config()
-        structlog.configure(processors=[self._take_log], wrapper_class=structlog.BoundLogger)
-        try:
-            yield
-        finally:
-            structlog.configure(**before)
-
-    def _take_log(self, _logger: Any, _level: str, event: structlog.typing.EventDict) -> str:
-        words = (f"{name}={value}" for name, value in event.items() if name != "event")
-        self.ledger.note(event["event"], *words)
-        raise structlog.DropEvent
 
     async def _simulate(self) -> None:
         loop = asyncio.get_running_loop()
@@ -149,7 +134,7 @@ class Simulation:
             for id_, plan in zip(ids, scenario.servers, strict=True)
         ]
         queue = MemoryQueue(WallClocked(clock), scenario.lease_s)
-        for shard in self._shards():
+        for shard in shards_of(self.scenario):
             queue.add(self._job, shard)
         queue.close()
         return Surroundings(
@@ -164,13 +149,6 @@ class Simulation:
             lambda: any(outage.covers(clock.now()) for outage in scenario.queue_outages),
             lambda: scenario.full_disk is not None and scenario.full_disk.covers(clock.now()),
         )
-
-    def _shards(self) -> list[Shard]:
-        rows, size = self.scenario.job.rows, self.scenario.shard_size
-        return [
-            Shard(number, first, min(size, rows - first), first, min(size, rows - first))
-            for number, first in enumerate(range(0, rows, size))
-        ]
 
     # Lives
 
@@ -213,7 +191,7 @@ class Simulation:
     def _finalise(self) -> None:
         output, errors = self._folder / "output.jsonl", self._folder / "errors.jsonl"
         try:
-            finalise(self._job, self._shards(), self._folder / "journals", output, errors)
+            finalise(self._job, shards_of(self.scenario), self._folder / "journals", output, errors)
         except DispatcherError as error:
             self.ledger.breach(f"no output can be made: {error}")
             return
@@ -221,7 +199,33 @@ class Simulation:
             index: sum(server.spoilt[index] for server in self._servers)
             for index in range(self.scenario.job.rows)
         }
-        self._outcomes = check_outcomes(self.scenario, self.ledger, spoilt, output, errors)
+        self._outcomes = check_outcomes(self.scenario, self.ledger, spoilt, (output, errors))
+
+
+@contextmanager
+def logged_into(ledger: Ledger) -> Iterator[None]:
+    """Take what the dispatcher logs into the ledger."""
+
+    def take(_logger: Any, _level: str, event: structlog.typing.EventDict) -> str:
+        fields = (f"{name}={value}" for name, value in event.items() if name != "event")
+        ledger.note(event["event"], *fields)
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[take], wrapper_class=structlog.BoundLogger)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def shards_of(scenario: Scenario) -> list[Shard]:
+    """The job's shards."""
+    rows, size = scenario.job.rows, scenario.shard_size
+    return [
+        Shard(number, first, min(size, rows - first), first, min(size, rows - first))
+        for number, first in enumerate(range(0, rows, size))
+    ]
 
 
 def config_of(scenario: Scenario) -> Config:
@@ -244,7 +248,8 @@ def config_of(scenario: Scenario) -> Config:
     )
 
 
-def _words(error: BaseException) -> str:
+def words(error: BaseException) -> str:
+    """An error in a line."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_words(part) for part in error.exceptions)
+        return "; ".join(words(part) for part in error.exceptions)
     return f"{type(error).__name__}: {error}"

@@ -11,6 +11,7 @@ from dispatcher.testing.simulation import replies
 from dispatcher.testing.simulation.rows import Row, RowKind
 from dispatcher.testing.simulation.scenario import FaultKind, ServerPlan
 from dispatcher.testing.simulation.state import Manners, Work
+from dispatcher.testing.simulation.timers import Timers
 
 DYING_S = 0.3
 """How long a server whose engine is dead still answers, `/health` with 200 (seen on vLLM 0.32.0)."""
@@ -27,7 +28,7 @@ class Flight:
     """A request that the server has, until its ending is known."""
 
     row: Row
-    ending: "asyncio.Future[Ending]"
+    ending: asyncio.Future[Ending]
     arrived_at: float
 
     def end(self, ending: Ending) -> None:
@@ -39,9 +40,7 @@ class Flight:
 class SimulatedServer:
     """A server in virtual time. `submit` and the life-cycle methods act at once; nothing here awaits."""
 
-    def __init__(
-        self, id_: ServerId, plan: ServerPlan, loop: asyncio.AbstractEventLoop, random: Random
-    ) -> None:
+    def __init__(self, id_: ServerId, plan: ServerPlan, loop: Timers, random: Random) -> None:
         self.id = id_
         self.plan = plan
         self.work = Work()

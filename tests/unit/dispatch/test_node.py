@@ -553,6 +553,26 @@ async def test_a_lease_that_is_lost_at_the_settling_is_let_go(bench):
         await running
 
 
+async def test_a_lease_that_ends_before_its_journal_is_kept_is_let_go(bench):
+    async with bench(rows=8) as b:
+        close, refused = b.recorder.close, []
+
+        async def over(lease):
+            await close(lease)
+            if not refused:
+                refused.append(lease)
+                b.queue.stolen.add(lease)
+                raise LeaseLostError("over by this node's clock")
+
+        b.recorder.close = over
+        running = await started(b, 5)
+        assert b.registry.get_sample_value("dispatcher_leases_lost_total") == 1
+        assert (await b.queue.depth()).shards_settled == 1
+        assert leases_of(b) == []
+        b.node.stop()
+        await running
+
+
 async def test_a_lease_that_is_lost_while_it_is_opened_is_not_taken_in_hand(bench):
     async with bench(rows=8, lease_s=3.0) as b:
         read, opened = b.payloads.read, []

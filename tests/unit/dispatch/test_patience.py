@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from dispatcher.dispatch.patience import POLL_S, RETRY_S, SAY_EVERY_S, PatientQueue
-from dispatcher.errors import LeaseLostError, QueueError, StorageError
+from dispatcher.errors import LeaseLostError, QueueError, QueueUnreachableError, StorageError
 from dispatcher.model import NodeId, QueueDepth, Tally
 
 
@@ -39,7 +39,7 @@ def patient(*answers):
     return PatientQueue(Queue(*answers), NodeId("n"), clock), clock
 
 
-@pytest.fixture(params=[QueueError, StorageError])
+@pytest.fixture(params=[QueueError, QueueUnreachableError, StorageError])
 def failure(request):
     return request.param("out of reach")
 
@@ -75,6 +75,15 @@ async def test_a_failure_is_logged_at_once_and_then_every_minute_but_another_one
     with capture_logs() as logs:
         await queue.settle(make.lease(), Tally())
     assert [entry["error"] for entry in logs] == ["the disk is full"] * 3 + ["the database is gone"]
+
+
+async def test_an_outage_that_the_queue_logs_itself_is_an_obstacle_and_not_logged_again(make):
+    queue, _ = patient(QueueUnreachableError("the database is away"), [])
+    with capture_logs() as logs:
+        assert await queue.renew([make.lease()]) == ()
+        assert queue.obstacle == "the database is away"
+        await queue.renew([make.lease()])
+    assert (queue.obstacle, logs) == (None, [])
 
 
 async def test_a_lost_lease_is_no_obstacle(make):

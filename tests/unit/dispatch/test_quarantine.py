@@ -5,6 +5,7 @@ import pytest
 from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S, SUSPECTS_ONLY_S, Convicted, Suspected
 from dispatcher.model import Answer, Break, BreakKind, CanaryReport, ErrorCode, Grudge, Health, ProbeReport
 from dispatcher.pool.effects import GiveUp, Loss
+from dispatcher.pool.limits import Portion
 from dispatcher.pool.states import Event, State
 
 RESET = Break(BreakKind.RESET)
@@ -84,6 +85,41 @@ def test_two_deaths_convict_in_a_calm_fleet(ward):
         "2 servers died while they had it, the last b; it is sent no more",
     )
     assert (outcome.provenance.server, outcome.provenance.attempts) == ("b", 2)
+
+
+def test_of_several_processes_one_at_a_time_tries_suspects_at_a_server(make_desk):
+    wards = [Ward(make_desk()) for _ in range(2)]
+    open_ = [[], []]
+    for number, ward in enumerate(wards):
+        ward.desk.share_servers(Portion(number, 2))
+        ward.bench.admit("a", limit=8)
+        ward.bench.admit_shard(count=4, grudges=dict.fromkeys(range(4), GRUDGE))
+    for _ in range(400):
+        for number, ward in enumerate(wards):
+            ward.wait(0.05)
+            for attempt in [each for each in open_[number] if ward.bench.time - each.sent_at > 0.6]:
+                ward.bench.end(attempt)
+                open_[number].remove(attempt)
+            open_[number] += ward.bench.send()
+            assert sum(map(len, open_)) <= 1
+        for ward, other in (wards, wards[::-1]):
+            ward.desk.hear_of_suspects(other.desk.suspects_at)
+    assert [ward.desk.backlog.ready() for ward in wards] == [False, False], "each has had its turns"
+
+
+def test_a_death_where_another_process_had_a_suspect_as_well_speaks_against_nobody(ward):
+    (a,) = ward.bench.admit("a", limit=8)
+    ward.bench.admit_shard(count=1, grudges={0: GRUDGE})
+    [attempt] = ward.bench.send()
+    ward.desk.hear_of_suspects(["a"])
+    ward.kill(a, attempt)
+    assert ward.found == []
+    ward.revive(a)
+    ward.desk.hear_of_suspects([])
+    ward.wait(10.0)
+    [attempt] = ward.bench.send()
+    ward.kill(a, attempt)
+    assert ward.convicted() == [0], "by itself, it is"
 
 
 def test_those_beside_a_convicted_one_are_resent_at_once(ward):

@@ -2,9 +2,12 @@ import pytest
 
 from dispatcher.errors import StorageError
 from dispatcher.jobs.files import Files
+from dispatcher.jobs.local import LocalArchive
 from dispatcher.jobs.places import Places
+from dispatcher.jobs.retention import Retention
 from dispatcher.queue.keeping import FilesWanted
 from dispatcher.queue.sql import open_queue
+from dispatcher.storage.folder import Folder
 
 
 class Clock:
@@ -28,7 +31,12 @@ def clock():
 @pytest.fixture
 async def files(tmp_path, clock):
     async with open_queue(tmp_path / "queue.sqlite", clock) as queue:
-        yield await Files(Places(tmp_path), queue.keeping, clock).open(())
+        places = Places(tmp_path)
+        archive = LocalArchive(places, queue.keeping, Retention(clock, None, 600))
+        await archive.open((), ())
+        made = Files(Folder(tmp_path), queue.keeping, clock)
+        made.archive = archive
+        yield made
 
 
 async def keep(files, content=b"x", owner="ann", expires_s=None):
@@ -104,7 +112,7 @@ async def test_opening_removes_bytes_that_are_no_file_and_are_not_being_made(fil
     record = await keep(files)
     for name in ("file-stray", "file-a.upload", "file-made.partial", "file-made"):
         (tmp_path / "files" / name).write_bytes(b"x")
-    await files.open({"file-made"})
+    await files.archive.open((), {"file-made"})
     assert {path.name for path in (tmp_path / "files").iterdir()} == {record.id, "file-made"}
 
 

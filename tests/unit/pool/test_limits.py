@@ -1,3 +1,5 @@
+from random import Random
+
 import pytest
 
 from dispatcher.model import Telemetry
@@ -8,6 +10,7 @@ from dispatcher.pool.limits import (
     UNMEASURED_MAX,
     FixedLimit,
     LearnedLimit,
+    Portion,
 )
 
 LATE = 10_000.0
@@ -237,3 +240,58 @@ def test_a_few_figures_that_do_not_come_change_nothing():
         for _ in range(UNMEASURED_MAX - 1):
             limit.unmeasured()
     assert kept_busy(limit, 600) == 64
+
+
+@pytest.mark.parametrize(("limit", "of"), [(8, 2), (9, 2), (64, 3), (65, 3), (5, 5), (100, 64)])
+def test_the_parts_of_several_processes_add_up_to_a_fixed_limit(limit, of):
+    for server in map("http://gpu{}:8000".format, range(20)):
+        parts = [Portion(number, of).part(limit, server) for number in range(of)]
+        assert sum(parts) == limit
+        assert max(parts) - min(parts) <= 1
+
+
+def test_what_cannot_be_divided_goes_to_other_processes_at_other_servers():
+    servers = list(map("http://gpu{}:8000".format, range(40)))
+    more = [sum(Portion(number, 2).part(3, server) for server in servers) for number in range(2)]
+    assert sum(more) == 3 * len(servers)
+    assert min(more) >= 50
+
+
+def test_a_process_has_a_permit_even_where_there_are_fewer_than_processes():
+    assert [Portion(number, 3).part(2, "a") for number in range(3)].count(1) == 3
+
+
+def test_a_process_alone_has_it_all():
+    assert Portion().part(7, "a") == 7
+
+
+def test_processes_that_share_a_server_begin_with_its_cache_in_parts():
+    limit = LearnedLimit(sharers=4)
+    assert permits(limit) == LIMIT_START // 4
+    limit.measured(Telemetry(waiting=0.0, kv_max_concurrency=40.0), 0)
+    assert permits(limit) == 10
+
+
+def test_they_take_a_waiting_queue_for_that_of_them_all():
+    alone, sharing = LearnedLimit(), LearnedLimit(sharers=4)
+    for limit in (alone, sharing):
+        before = permits(limit)
+        limit.measured(Telemetry(waiting=25.0), before)
+        assert permits(limit) == before
+        limit.measured(Telemetry(waiting=26.0), before)
+        assert permits(limit) < before
+
+
+@pytest.mark.parametrize("sharers", [2, 4])
+@pytest.mark.parametrize("holds", [40, 200, 1000])
+def test_together_they_learn_what_one_alone_would_in_about_equal_parts(sharers, holds):
+    """A server that holds so many and lets the rest wait; each process looks at a time of its own."""
+    random = Random(1)
+    limits = [LearnedLimit(sharers=sharers) for _ in range(sharers)]
+    for turn in range(400 * sharers):
+        waiting = max(0.0, sum(map(permits, limits)) - holds) * random.uniform(0.8, 1.2)
+        one = limits[turn % sharers]
+        one.measured(Telemetry(waiting=float(int(waiting))), permits(one))
+    shares = list(map(permits, limits))
+    assert holds <= sum(shares) <= 1.15 * holds
+    assert min(shares) >= 0.65 * holds / sharers

@@ -77,12 +77,12 @@ async def test_a_cleared_job_has_no_shards_and_can_be_given_them_again(queue):
 async def test_leases_count_until_they_are_settled_given_back_or_expired(queue, clock):
     await queue.activate(A.id)
     first, second, _ = await queue.lease(NODE, 12)
-    assert await queue.keeping.leased(A.id, clock.wall()) == 3
+    assert await queue.keeping.leased(A.id) == 3
     await queue.settle(NODE, first, Tally(succeeded=4))
     await queue.release(NODE, [second])
-    assert await queue.keeping.leased(A.id, clock.wall()) == 1
+    assert await queue.keeping.leased(A.id) == 1
     clock.time += 60
-    assert await queue.keeping.leased(A.id, clock.wall()) == 0
+    assert await queue.keeping.leased(A.id) == 0
 
 
 async def test_shards_that_have_been_leased_and_are_open_are_the_begun_ones(queue):

@@ -1,11 +1,12 @@
 import sqlite3
 from contextlib import closing
 
+from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from dispatcher.queue.migrations import HEAD, run, upgrade
+from dispatcher.queue.migrations import HEAD, OLDEST, run, upgrade
 
 
 def tables_and_indexes(path):
@@ -43,3 +44,28 @@ def test_head_is_the_last_revision_and_revisions_are_numbered_upwards():
     revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
     assert revisions[0] == HEAD
     assert revisions == sorted(revisions, reverse=True)
+
+
+def test_a_database_of_the_version_before_is_upgraded_with_its_jobs_and_shards(tmp_path):
+    path = tmp_path / "queue.db"
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", "dispatcher.queue:migrations")
+        command.upgrade(config, "0002")
+    with closing(sqlite3.connect(path, isolation_level=None)) as before:
+        before.execute("INSERT INTO jobs VALUES ('a', 'active', 1, 0, 1, '{}', '{}', 1, 4, 0, 0, 0)")
+        before.execute(
+            "INSERT INTO shards "
+            "(job_id, number, first_index, count, offset, length, rejected, requests, epoch) "
+            "VALUES ('a', 0, 0, 4, 0, 40, '[]', 4, 0)"
+        )
+    with engine.begin() as connection:
+        upgrade(connection, "x")
+    engine.dispose()
+    with closing(sqlite3.connect(path)) as after:
+        assert after.execute("SELECT job_id, number FROM shards").fetchall() == [("a", 0)]
+        assert after.execute("SELECT job_id, wanted, node, epoch FROM custody").fetchall() == [
+            ("a", 1, None, 0)
+        ]
+        assert after.execute("SELECT oldest FROM compatibility").fetchall() == [(OLDEST,)]

@@ -17,7 +17,7 @@ def every_statement(now):
     return {
         "shares": statements.shares(now),
         "ready": statements.ready(A, -1, now, 8),
-        "claim": statements.claim(NODE, now, 60),
+        "claim": statements.claim(NODE, [LEASE], now, 60),
         "renew": statements.renew(NODE, [LEASE], now, 60),
         "release": statements.release(NODE, [LEASE]),
         "settle": statements.settle(NODE, LEASE, Tally(), now),

@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+from random import Random
 
 import pytest
 
 from dispatcher.errors import StateError
 from dispatcher.model import Grudge, Job, JobId
 from dispatcher.ports import Replay
+from dispatcher.results.checkpointed import CheckpointedRecorder
+from dispatcher.results.copies import Copies
 from dispatcher.results.memory import MemoryRecorder
 from dispatcher.results.recorder import JournalRecorder
+from dispatcher.storage.folder import Folder
 
 
 @contextlib.asynccontextmanager
@@ -27,10 +31,22 @@ async def drained_memory_recorder():
         recorder.end()
 
 
-@pytest.fixture(params=["journal", "memory"])
+def checkpointed_recorder(tmp_path, clock):
+    copies = Copies(tmp_path / "copies")
+    inner = JournalRecorder(tmp_path, clock, path_of=copies.path_of)
+    store = Folder(tmp_path / "store")
+    return CheckpointedRecorder(inner, store, copies, clock, Random(1), left_s=lambda _: 60.0)
+
+
+@pytest.fixture(params=["journal", "checkpointed", "memory"])
 async def recorder(request, tmp_path, clock):
-    made = JournalRecorder(tmp_path, clock) if request.param == "journal" else drained_memory_recorder()
-    async with made as opened:
+    (tmp_path / "store").mkdir()
+    made = {
+        "journal": lambda: JournalRecorder(tmp_path, clock),
+        "checkpointed": lambda: checkpointed_recorder(tmp_path, clock),
+        "memory": drained_memory_recorder,
+    }
+    async with made[request.param]() as opened:
         yield opened
 
 

@@ -1,11 +1,16 @@
 import errno
+import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 from dispatcher.errors import StateError, StorageError
+from dispatcher.storage import filesystem
 from dispatcher.storage.filesystem import (
     StateLock,
     atomic_write,
@@ -106,6 +111,50 @@ def test_a_killed_process_leaves_no_lock_behind(tmp_path):
         holder.wait()
     with StateLock(tmp_path):
         pass
+
+
+@pytest.fixture
+def dead():
+    """The id of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    return process.pid
+
+
+def held_by_children(directory, pid):
+    """A lock that the children of this process hold: the open file that they have inherited."""
+    with StateLock(directory) as lock:
+        children = os.dup(lock.descriptor)
+    holder = {"pid": pid, "host": socket.gethostname(), "since": 0.0}
+    (directory / "lock").write_text(json.dumps(holder))
+    return children
+
+
+def test_the_children_of_a_dead_holder_hold_the_lock_and_are_waited_for(tmp_path, dead):
+    end = threading.Timer(0.15, os.close, [held_by_children(tmp_path, dead)])
+    end.start()
+    began = time.monotonic()
+    with StateLock(tmp_path):
+        assert time.monotonic() - began > 0.1
+    end.join()
+
+
+def test_children_that_stay_are_not_waited_for_for_ever(tmp_path, dead, monkeypatch):
+    monkeypatch.setattr(filesystem, "_ORPHANS_S_MAX", 0.05)
+    children = held_by_children(tmp_path, dead)
+    with pytest.raises(StateError, match=f"process {dead} .* not ended yet: try again"), StateLock(tmp_path):
+        pass
+    os.close(children)
+
+
+def test_those_of_a_holder_that_lives_or_is_elsewhere_are_not_waited_for(tmp_path):
+    children = held_by_children(tmp_path, os.getppid())
+    with pytest.raises(StateError, match="in use by process"), StateLock(tmp_path):
+        pass
+    (tmp_path / "lock").write_text(json.dumps({"pid": 1, "host": "another", "since": 0.0}))
+    with pytest.raises(StateError, match="on another since"), StateLock(tmp_path):
+        pass
+    os.close(children)
 
 
 def test_a_lock_that_cannot_be_made_is_a_storage_error(tmp_path):

@@ -62,3 +62,14 @@ async def test_a_host_that_is_not_ours_is_a_fault_of_its_setting(registry):
             ConfigError, match=f"^telemetry.metrics_host: {host} is no address of this machine$"
         ):
             await serve_metrics(registry, 0, host).__aenter__()
+
+
+async def test_who_is_to_be_asked_first_is_asked_at_each_scrape(registry):
+    rows = Counter("asked_total", "Scrapes.", registry=registry)
+
+    async def refresh():
+        rows.inc()
+
+    async with serve_metrics(registry, 0, HOST, refresh) as port:
+        for number in (1, 2):
+            assert f"asked_total {number}.0" in (await get(port, "/metrics"))[2]

@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from dispatcher.cli import garbage
+from dispatcher import garbage
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,142 @@
+"""What a service does about jobs because other services work on the same queue."""
+
+import asyncio
+from contextlib import suppress
+
+import structlog
+
+from dispatcher.errors import CustodyLostError, DispatcherError, QueueError, StorageError
+from dispatcher.jobs.custodian import Custodian
+from dispatcher.jobs.keeper import JobKeeper
+from dispatcher.jobs.kept import Kept
+from dispatcher.jobs.life import ENDED, Stage
+from dispatcher.model import JobId, NodeId
+from dispatcher.ports import Clock
+from dispatcher.queue.custody import Custody
+from dispatcher.queue.sql import SqlQueue
+from dispatcher.queue.transactions import News, Topic
+
+LOOK_S = 1.0
+"""How long news may wait to be acted on, where more of it comes."""
+WHOLE_LOOK_S = 30.0
+"""Between two looks at all jobs: news may be missed while a connection is made anew."""
+CATCH_UP_S = 5.0
+"""Between two looks at what others have settled of a job."""
+CATCH_UP_SHARE = 20
+"""And at least so many times what such a look took: summing up millions of shards takes a second."""
+
+
+class Sharing:
+    """Keeps a keeper's jobs as the queue has them, and sees to it that each has one node that drives it."""
+
+    def __init__(
+        self, keeper: JobKeeper, queue: SqlQueue, node: NodeId, clock: Clock, lease_s: float
+    ) -> None:
+        self._keeper = keeper
+        self._queue = queue
+        self._clock = clock
+        self.custodian = Custodian(queue.custody, node, clock, lease_s, took=self._took, lost=self._lost)
+        self._changed: set[JobId] = set()
+        self._looked_at = -WHOLE_LOOK_S
+        self._news = asyncio.Event()
+        self._caught_up: dict[JobId, float] = {}
+        """When to look next at what others have settled."""
+        self._log = structlog.get_logger("dispatcher.jobs")
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        self._queue.listeners.append(self._heard)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.custodian.run(), name="custodian")
+                tasks.create_task(self._follow(), name="job news")
+        finally:
+            self._queue.listeners.remove(self._heard)
+            with suppress(QueueError, StorageError):  # then it is free when its time is over
+                await self.custodian.release()
+
+    async def created(self, kept: Kept) -> None:
+        """A job was made here."""
+        await self.custodian.take(kept.id)
+
+    async def offer(self, kept: Kept) -> None:
+        """A job is to go on after its end. Called before it is moved: it is never without a node then."""
+        if kept.custody is None:
+            await self._queue.custody.offer(kept.id)
+            await self.custodian.take(kept.id)
+
+    # Custody
+
+    def _took(self, custody: Custody) -> None:
+        kept = self._keeper.jobs.get(custody.job_id)
+        if kept is None:  # its news has not come yet
+            self._changed.add(custody.job_id)
+            self._news.set()
+        self._entrust()
+
+    def _entrust(self) -> None:
+        for job, custody in self.custodian.held.items():
+            kept = self._keeper.jobs.get(job)
+            if kept is not None and kept.custody != custody:
+                self._keeper.entrust(kept, custody)
+
+    def _lost(self, custody: Custody) -> None:
+        self._log.warning("custody_lost", job=custody.job_id)
+        kept = self._keeper.jobs.get(custody.job_id)
+        if kept is not None and kept.custody == custody:
+            self._keeper.relieve(kept)
+
+    # News
+
+    def _heard(self, news: News | None) -> None:
+        if news is None:
+            self._looked_at = -WHOLE_LOOK_S
+        elif news.topic is Topic.JOB and news.job is not None:
+            self._changed.add(news.job)
+        self._news.set()
+
+    async def _follow(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), LOOK_S)
+            self._news.clear()
+            try:
+                await self._look()
+                await self._catch_up()
+                await self._retire()
+            except DispatcherError as error:
+                self._log.debug("jobs_not_seen", error=str(error))  # the queue itself has said so
+                await self._clock.sleep(LOOK_S)
+
+    async def _look(self) -> None:
+        now = self._clock.now()
+        if now - self._looked_at >= WHOLE_LOOK_S:
+            known = set(self._keeper.jobs)
+            records = {record.job.id: record for record in await self._queue.jobs()}
+            self._looked_at = now
+            for job in known | set(records):
+                await self._keeper.roll.saw(job, records.get(job))
+        while self._changed:
+            job = next(iter(self._changed))
+            await self._keeper.roll.look(job)
+            self._changed.discard(job)
+        self._entrust()
+
+    async def _catch_up(self) -> None:
+        for kept in [*self._keeper.jobs.values()]:
+            began = self._clock.now()
+            if kept.stage is not Stage.IN_PROGRESS:
+                self._caught_up.pop(kept.id, None)
+            elif began >= self._caught_up.get(kept.id, 0.0):
+                await self._keeper.catch_up(kept)
+                took_s = self._clock.now() - began
+                self._caught_up[kept.id] = began + max(CATCH_UP_S, CATCH_UP_SHARE * took_s)
+
+    async def _retire(self) -> None:
+        """Jobs that have ended want no node any more."""
+        for job in [*self.custodian.held]:
+            kept = self._keeper.jobs.get(job)
+            if kept is not None and kept.stage in ENDED and not kept.driven:
+                with suppress(CustodyLostError):
+                    await self.custodian.retire(job)
+                kept.custody = None

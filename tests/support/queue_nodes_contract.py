@@ -1,0 +1,233 @@
+"""What nodes that share a queue in a database tell each other. Needs the fixture `sql`."""
+
+import pytest
+from sqlalchemy import update
+
+from dispatcher.errors import CustodyLostError
+from dispatcher.model import Job, JobId, NodeId, Tally
+from dispatcher.queue.custody import Custody
+from dispatcher.queue.keeping import FileRecord
+from dispatcher.queue.members import MemberKind, MemberRecord
+from dispatcher.queue.nodes import JobFigures, NodeFigures, NodeIdentity, NodeState
+from dispatcher.queue.records import JobStatus
+from dispatcher.queue.schema import nodes
+
+A, B, C = JobId("a"), JobId("b"), JobId("c")
+FIRST = NodeIdentity(NodeId("node-a"), "gpu1", 17, "0.1.0", "http://gpu1:8080")
+SECOND = NodeIdentity(NodeId("node-b"), "gpu2", 18, "0.1.0")
+
+
+def job_ids(taken):
+    return [custody.job_id for custody in taken]
+
+
+# Nodes
+
+
+async def test_nodes_see_each_other_with_their_figures_and_their_silence(sql):
+    await sql.queue.nodes.register(FIRST)
+    sql.clock.advance(5)
+    await sql.queue.nodes.register(SECOND)
+    assert await sql.queue.nodes.heartbeat(SECOND.id, NodeFigures(NodeState.DRAINING, 7, 3))
+    first, second = await sql.queue.nodes.list()
+    assert (first.identity, first.figures, first.silent_s) == (FIRST, NodeFigures(), 5)
+    assert (second.identity, second.figures) == (SECOND, NodeFigures(NodeState.DRAINING, 7, 3))
+    assert (second.started_at, second.silent_s) == (first.started_at + 5, 0)
+
+
+async def test_nodes_tell_each_other_what_they_do_for_each_job(sql):
+    in_hand = Tally(5, 2, 100, 50, {"timeout": 2})
+    figures = NodeFigures(
+        in_flight=9,
+        rows_per_s=3.5,
+        tokens_per_s=70,
+        jobs={A: JobFigures(in_hand, 4, 2.5, 60, 60), B: JobFigures()},
+    )
+    await sql.queue.nodes.register(FIRST)
+    assert await sql.queue.nodes.heartbeat(FIRST.id, figures)
+    (told,) = await sql.queue.nodes.list()
+    assert told.figures == figures
+
+
+async def test_figures_of_another_version_are_read_as_far_as_they_are_known(sql):
+    await sql.queue.nodes.register(FIRST)
+    for work, rows_per_s in (
+        ({"rows_per_s": 2, "mood": "good", "jobs": {"a": {"weather": 1}}}, 2),
+        ({"jobs": []}, 0),
+    ):
+        async with sql.queue._database.write() as connection:
+            await connection.execute(update(nodes).values(work=work))
+        (told,) = await sql.queue.nodes.list()
+        assert (told.identity, told.figures.rows_per_s) == (FIRST, rows_per_s)
+
+
+async def test_a_node_that_was_forgotten_is_told_so_and_comes_in_again(sql):
+    await sql.queue.nodes.register(FIRST)
+    sql.clock.advance(30)
+    assert await sql.queue.nodes.forget(31) == 0
+    assert await sql.queue.nodes.forget(29) == 1
+    assert not await sql.queue.nodes.heartbeat(FIRST.id, NodeFigures())
+    await sql.queue.nodes.register(FIRST)
+    await sql.queue.nodes.register(FIRST)
+    assert len(await sql.queue.nodes.list()) == 1
+
+
+async def test_what_a_node_held_is_free_when_it_goes(sql, shards, node, other):
+    await sql.queue.nodes.register(FIRST)
+    await sql.add("a", shards([4, 4, 4]))
+    held = await sql.queue.lease(node, 8)
+    await sql.queue.custody.take(node, A)
+    others = await sql.queue.lease(other, 4)
+    await sql.queue.nodes.remove(node)
+    assert await sql.queue.nodes.list() == []
+    assert await sql.queue.renew(node, held) == held
+    assert [lease.epoch for lease in await sql.queue.lease(other, 8)] == [2, 2]
+    assert await sql.queue.renew(other, others) == []
+    assert job_ids(await sql.queue.custody.take_free(other, 9)) == [A]
+
+
+async def test_going_twice_is_no_fault(sql, node):
+    await sql.queue.nodes.remove(node)
+    await sql.queue.nodes.remove(node)
+    assert await sql.queue.nodes.list() == []
+
+
+# Custody
+
+
+async def test_a_job_is_driven_by_one_node_at_a_time(sql, node, other):
+    await sql.queue.create_job(Job(A), {})
+    custody = await sql.queue.custody.take(node, A)
+    assert custody == Custody(A, node, 1)
+    assert await sql.queue.custody.take(other, A) is None
+    assert await sql.queue.custody.holders() == {A: node}
+
+
+async def test_custody_lasts_until_its_time_and_not_longer(sql, node, other):
+    await sql.queue.create_job(Job(A), {})
+    held = await sql.queue.custody.take(node, A)
+    sql.clock.advance(59.9)
+    assert await sql.queue.custody.renew([held]) == []
+    sql.clock.advance(59.9)
+    assert await sql.queue.custody.take(other, A) is None
+    sql.clock.advance(0.1)
+    assert await sql.queue.custody.holders() == {}
+    assert await sql.queue.custody.take(other, A) == Custody(A, other, 2)
+    assert await sql.queue.custody.renew([held]) == [held]
+
+
+async def test_a_node_that_takes_again_what_it_has_voids_its_earlier_custody(sql, node):
+    await sql.queue.create_job(Job(A), {})
+    earlier, later = [await sql.queue.custody.take(node, A) for _ in range(2)]
+    assert await sql.queue.custody.renew([earlier, later]) == [earlier]
+
+
+async def test_free_jobs_are_taken_the_oldest_first_and_no_more_than_wanted(sql, node, other):
+    for job_id in (B, A, C):
+        sql.clock.advance(1)
+        await sql.queue.create_job(Job(job_id), {})
+    await sql.queue.custody.take(other, A)
+    assert job_ids(await sql.queue.custody.take_free(node, 1)) == [B]
+    assert job_ids(await sql.queue.custody.take_free(node, 9)) == [C]
+    assert await sql.queue.custody.take_free(node, 9) == []
+
+
+async def test_a_released_job_is_free_at_once_and_a_lost_one_is_left_alone(sql, node, other):
+    await sql.queue.create_job(Job(A), {})
+    held = await sql.queue.custody.take(node, A)
+    await sql.queue.custody.release([held])
+    taken = await sql.queue.custody.take(other, A)
+    await sql.queue.custody.release([held])
+    assert await sql.queue.custody.renew([taken]) == []
+
+
+async def test_an_ended_job_is_not_taken_until_it_is_offered_again(sql, node, other):
+    await sql.queue.create_job(Job(A), {})
+    held = await sql.queue.custody.take(node, A)
+    await sql.queue.custody.retire(held)
+    sql.clock.advance(1000)
+    assert await sql.queue.custody.take_free(other, 9) == []
+    assert await sql.queue.custody.take(node, A) is None
+    assert await sql.queue.custody.holders() == {}
+    await sql.queue.custody.offer(A)
+    await sql.queue.custody.offer(A)
+    assert await sql.queue.custody.take_free(other, 9) == [Custody(A, other, 2)]
+    with pytest.raises(CustodyLostError, match="job a: the custody of node node-a"):
+        await sql.queue.custody.retire(held)
+
+
+async def test_there_is_no_custody_of_a_job_that_is_not_there(sql, node):
+    assert await sql.queue.custody.take(node, A) is None
+    assert await sql.queue.custody.take_free(node, 9) == []
+    assert await sql.queue.custody.renew([]) == []
+
+
+async def test_custody_goes_with_its_job(sql, node):
+    await sql.queue.create_job(Job(A), {})
+    held = await sql.queue.custody.take(node, A)
+    await sql.queue.discard_job(A)
+    assert await sql.queue.custody.renew([held]) == [held]
+    await sql.queue.create_job(Job(A), {})
+    assert await sql.queue.custody.take(node, A) == Custody(A, node, 1)
+
+
+async def test_who_has_lost_custody_moves_nothing(sql, shards, node, other):
+    keeping = sql.queue.keeping
+    await sql.add("a", shards([4, 4]))
+    lost = await sql.queue.custody.take(node, A)
+    sql.clock.advance(60)
+    held = await sql.queue.custody.take(other, A)
+    made = [FileRecord("f", "ann", "f", "batch_output", 1, 1.0)]
+    for late in (
+        keeping.move(A, JobStatus.CANCELLED, {}, held=lost),
+        keeping.conclude(A, JobStatus.FINISHED, {}, made=made, held=lost),
+        keeping.clear(A, lost),
+    ):
+        with pytest.raises(CustodyLostError):
+            await late
+    record = await sql.queue.job(A)
+    assert (record.status, record.shards) == (JobStatus.ACTIVE, 2)
+    assert await keeping.file_ids() == set()
+    await keeping.conclude(A, JobStatus.FINISHED, {}, made=made, held=held)
+    assert (await sql.queue.job(A)).status is JobStatus.FINISHED
+
+
+# Members
+
+ADDED = MemberRecord("http://gpu1:8000", MemberKind.ADDED, {"api_key": "k", "limit": 4})
+REGISTERED = MemberRecord("http://gpu2:8000", MemberKind.REGISTERED, {}, "slurm")
+
+
+async def test_members_are_kept_by_address_and_kind(sql):
+    held_out = MemberRecord(ADDED.url, MemberKind.HELD_OUT)
+    for record in (REGISTERED, held_out, ADDED):
+        await sql.queue.members.put(record)
+    assert await sql.queue.members.list() == [ADDED, held_out, REGISTERED]
+    changed = MemberRecord(ADDED.url, MemberKind.ADDED, {"limit": 8})
+    await sql.queue.members.put(changed)
+    assert await sql.queue.members.remove(MemberKind.HELD_OUT, [ADDED.url, REGISTERED.url]) == 1
+    assert await sql.queue.members.list() == [changed, REGISTERED]
+
+
+async def test_a_member_with_a_time_is_gone_after_it_unless_it_is_put_again(sql):
+    await sql.queue.members.put(ADDED)
+    await sql.queue.members.put(REGISTERED, ttl_s=10)
+    sql.clock.advance(9)
+    await sql.queue.members.put(REGISTERED, ttl_s=10)
+    sql.clock.advance(9)
+    assert await sql.queue.members.list() == [ADDED, REGISTERED]
+    assert await sql.queue.members.expire() == []
+    sql.clock.advance(1)
+    assert await sql.queue.members.list() == [ADDED]
+    assert await sql.queue.members.expire() == [REGISTERED.url]
+    assert await sql.queue.members.expire() == []
+
+
+async def test_a_token_removes_only_what_it_registered(sql):
+    await sql.queue.members.put(REGISTERED)
+    assert await sql.queue.members.remove(MemberKind.REGISTERED, [REGISTERED.url], "other") == 0
+    assert await sql.queue.members.remove(MemberKind.REGISTERED, [REGISTERED.url], "slurm") == 1
+
+
+def test_a_members_key_is_not_shown():
+    assert "api_key" not in repr(ADDED)
