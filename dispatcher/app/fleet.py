@@ -5,13 +5,16 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from os import getpid
 from random import Random
 
+import structlog
 from prometheus_client import CollectorRegistry
 
 from dispatcher.app.clock import SystemClock
-from dispatcher.app.sources import Membership, Source, open_sources
+from dispatcher.app.sources import Membership, Source, Watched, open_sources
+from dispatcher.app.tracing import open_tracer
 from dispatcher.config import Config, PoolSettings
 from dispatcher.descriptors import descriptors_for_requests
 from dispatcher.discovery.dns import Resolver
@@ -24,7 +27,7 @@ from dispatcher.dispatch.world import World
 from dispatcher.model import NodeId
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
-from dispatcher.ports import Payloads, Queue, Recorder, Review
+from dispatcher.ports import Payloads, Queue, Recorder, Review, Tracer
 from dispatcher.telemetry.absences import Absences
 from dispatcher.telemetry.exporter import serve_metrics
 from dispatcher.telemetry.loop_lag import measure_loop_lag
@@ -48,13 +51,23 @@ class Fleet:
     transport: AiohttpTransport
     clock: SystemClock
     metrics: Metrics
+    tracer: Tracer | None = None
 
     def node(
         self, queue: Queue, payloads: Payloads, recorder: Recorder, review: Review | None = None
     ) -> Node:
         """A node that works on this queue with the fleet's servers. `review` may ask for better answers."""
         config = self.config
-        world = World(queue, payloads, recorder, self.transport, self.clock, self.metrics)
+        world = World(
+            queue,
+            payloads,
+            recorder,
+            self.transport,
+            self.clock,
+            self.metrics,
+            self.tracer,
+            log_prompts=config.telemetry.log_prompts,
+        )
         ceiling = Ceiling(descriptors_for_requests(DESCRIPTORS_RESERVED))
         desk = Desk(self.pool, judge, config.dispatch, ceiling, self.metrics, self.clock.now, review)
         waiting = Waiting(config.pool.wait_for_servers_s)
@@ -100,27 +113,54 @@ async def open_fleet(
     absences = Absences(clock.now)
     async with AsyncExitStack() as stack:
         sources = await stack.enter_async_context(open_sources(config, resolver, changing))
+        tracer = await stack.enter_async_context(open_tracer(config.telemetry))
         transport = await stack.enter_async_context(
-            AiohttpTransport(connect_timeout_s=config.pool.connect_timeout_s, absences=absences)
+            AiohttpTransport(
+                connect_timeout_s=config.pool.connect_timeout_s,
+                absences=absences,
+                trace=None if tracer is None else tracer.headers,
+            )
         )
         prober = await stack.enter_async_context(_prober(config.pool, absences))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        random = Random()  # noqa: S311  # it jitters probes
-        pool = Pool(config.pool, metrics, clock.now, random, absences, live_reserve=live_reserve)
+        pool = _pool(config, metrics, clock, absences, live_reserve)
         monitor = Monitor(pool, prober, clock, metrics, tasks)
         membership = Membership(sources, monitor.watch)
         membership.announce()
         beating = measure_loop_lag(clock, metrics.event_loop_lagged, absences)
         keepers = [tasks.create_task(beating, name="loop lag")]
         for source in sources:
+            if source.watched is not None:
+                metrics.source_followed(source.name, partial(_is_faulty, source.watched))
             following = membership.follow(source, clock)
             keepers.append(tasks.create_task(following, name=f"follow {source.name}"))
         try:
-            yield Fleet(config, pool, monitor, membership, transport, clock, metrics)
+            yield Fleet(config, pool, monitor, membership, transport, clock, metrics, tracer)
         finally:
             monitor.stop()
             for keeper in keepers:
                 keeper.cancel()
+
+
+def _is_faulty(source: Watched) -> bool:
+    return source.problem is not None
+
+
+def _pool(
+    config: Config, metrics: Metrics, clock: SystemClock, absences: Absences, live_reserve: float
+) -> Pool:
+    prompts = config.telemetry.log_prompts
+    if prompts:
+        structlog.get_logger("dispatcher.pool").warning("prompts_are_logged")
+    return Pool(
+        config.pool,
+        metrics,
+        clock.now,
+        Random(),  # noqa: S311  # it jitters probes
+        absences,
+        live_reserve=live_reserve,
+        log_prompts=prompts,
+    )
 
 
 def _prober(settings: PoolSettings, absences: Absences) -> HttpProber:

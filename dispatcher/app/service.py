@@ -145,7 +145,8 @@ class Service:
 
 
 def _relay(fleet: Fleet, node: Node) -> Relay:
-    return Relay(fleet.live(node), fleet.transport, fleet.monitor.healthy, fleet.monitor.carry_out)
+    monitor = fleet.monitor
+    return Relay(fleet.live(node), fleet.transport, monitor.healthy, monitor.carry_out, fleet.tracer)
 
 
 async def _ended(node: Node, working: "asyncio.Task[None]") -> None:

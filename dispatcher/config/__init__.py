@@ -3,9 +3,10 @@
 from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSettings
 from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import KnownAnswer
+from dispatcher.config.kubernetes import SERVICE_LABEL, KubernetesEntry
 from dispatcher.config.loading import load_config
 from dispatcher.config.names import DnsName, parse_dns_name
-from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList
+from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList, ServerOptions
 from dispatcher.config.settings import (
     ApiSettings,
     Config,
@@ -19,6 +20,7 @@ from dispatcher.config.settings import (
 )
 
 __all__ = [
+    "SERVICE_LABEL",
     "AnnotateSettings",
     "ApiSettings",
     "Config",
@@ -30,6 +32,7 @@ __all__ = [
     "KeyEntry",
     "KeyLimits",
     "KnownAnswer",
+    "KubernetesEntry",
     "PoolSettings",
     "QueueSettings",
     "RegistrationSettings",
@@ -37,6 +40,7 @@ __all__ = [
     "RunSettings",
     "ServerEntry",
     "ServerList",
+    "ServerOptions",
     "TelemetrySettings",
     "load_config",
     "parse_dns_name",

@@ -9,6 +9,7 @@ from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSe
 from dispatcher.config.document import Place
 from dispatcher.config.faults import dotted, explain
 from dispatcher.config.known_answer import KnownAnswer, Message
+from dispatcher.config.kubernetes import KubernetesEntry
 from dispatcher.config.servers import ServerEntry
 from dispatcher.config.settings import Config, sections, setting_places
 from dispatcher.config.sources import Source, from_arguments, from_environment, from_file
@@ -74,6 +75,8 @@ def _candidates(place: Place) -> Collection[str]:
     """What a misspelt key may have meant: one of its siblings, or a setting of another section."""
     if place[0] == "servers" or place[:2] == ("discovery", "dns"):
         return tuple(ServerEntry.model_fields)
+    if place[:2] == ("discovery", "kubernetes"):
+        return tuple(KubernetesEntry.model_fields)
     if place[:2] == ("pool", "canary"):
         return tuple((Message if "messages" in place else KnownAnswer).model_fields)
     if place[:2] == ("api", "keys"):

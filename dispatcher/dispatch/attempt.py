@@ -3,6 +3,7 @@
 from dispatcher.dispatch.item import Item
 from dispatcher.model import Break
 from dispatcher.pool.server import Server
+from dispatcher.ports import Span
 
 
 class Attempt:
@@ -15,8 +16,10 @@ class Attempt:
         "item",
         "judged",
         "lone",
+        "request_id",
         "sent_at",
         "server",
+        "span",
         "suspect",
         "twin",
     )
@@ -36,6 +39,10 @@ class Attempt:
         """Whether its task has run: it is created in one turn of the loop and runs in the next."""
         self.given_up: Break | None = None
         """How it is to end, if we closed it ourselves."""
+        self.request_id = ""
+        """What its server knows it by, once it has begun."""
+        self.span: Span | None = None
+        """What a tracer keeps of it, if there is one."""
         self.judged = False
         """Whether its server's death was held against the request while it was open: once is enough."""
 

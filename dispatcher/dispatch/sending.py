@@ -21,6 +21,7 @@ class Sending:
         desk: Where permits are given back; closed should anything here fail.
         transport: The data plane.
         healthy: What a server's `/health` says now.
+        sent: Told of every attempt that goes out, in its task.
         ended: Told of every attempt's ending, and of what `/health` said where that was asked.
     """
 
@@ -29,11 +30,13 @@ class Sending:
         desk: Desk,
         transport: Transport,
         healthy: Callable[[Server], Awaitable[bool | None]],
+        sent: Callable[[Attempt], None],
         ended: Callable[[Attempt, Ending, bool | None], None],
     ) -> None:
         self._desk = desk
         self._transport = transport
         self._healthy = healthy
+        self._sent = sent
         self._ended = ended
         self._under_way: dict[Attempt, asyncio.Task[None]] = {}
         self._request_ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count())
@@ -74,6 +77,8 @@ class Sending:
             raise
         finally:
             del self._under_way[attempt]
+            if attempt.span is not None:
+                attempt.span.end(None)
 
     async def _post(self, attempt: Attempt) -> Ending:
         """The permit is held only while the request is at the server."""
@@ -81,10 +86,12 @@ class Sending:
             if attempt.given_up is not None:
                 return attempt.given_up
             attempt.begun = True
+            attempt.request_id = next(self._request_ids)
+            self._sent(attempt)
             return await self._transport.send(
                 attempt.server.spec,
                 attempt.item.request,
-                next(self._request_ids),
+                attempt.request_id,
                 attempt.item.lease.job.request_timeout_s,
             )
         except asyncio.CancelledError:

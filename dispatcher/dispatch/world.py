@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport
+from dispatcher.ports import Clock, Payloads, Queue, Recorder, Tracer, Transport
 from dispatcher.telemetry.metrics import Metrics
 
 
@@ -16,3 +16,6 @@ class World:
     transport: Transport
     clock: Clock
     metrics: Metrics
+    tracer: Tracer | None = None
+    log_prompts: bool = False
+    """Whether the log may hold what requests and servers say."""

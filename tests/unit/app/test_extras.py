@@ -4,12 +4,16 @@ import sys
 
 import pytest
 
-from dispatcher.app.extras import require_tables
+from dispatcher.app.extras import require_kubernetes, require_tables
 from dispatcher.errors import ConfigError
 
 
-def test_a_missing_extra_is_named(monkeypatch):
-    require_tables()
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ConfigError, match=r"pip install 'dispatcher\[tables\]'"):
-        require_tables()
+@pytest.mark.parametrize(
+    ("require", "package", "extra"),
+    [(require_tables, "pyarrow", "tables"), (require_kubernetes, "kubernetes_asyncio", "kubernetes")],
+)
+def test_a_missing_extra_is_named(monkeypatch, require, package, extra):
+    require()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'dispatcher\[{extra}\]'"):
+        require()

@@ -315,6 +315,8 @@ class Scene:
     lease_s: float = 60.0
     wait_for_servers_s: float | None = None
     pool: dict = field(default_factory=dict)
+    tracer: object = None
+    log_prompts: bool = False
 
 
 class Bench:
@@ -332,7 +334,8 @@ class Bench:
         self.monitor = Monitor(self.pool, self.network, clock, self.metrics, tasks)
         settings = DispatchSettings(**dispatch)
         self.desk = Desk(self.pool, judge, settings, Ceiling(scene.ceiling), self.metrics, now)
-        world = World(self.queue, self.payloads, self.recorder, self.network, clock, self.metrics)
+        ports = (self.queue, self.payloads, self.recorder, self.network, clock, self.metrics)
+        world = World(*ports, scene.tracer, scene.log_prompts)
         waiting = Waiting(scene.wait_for_servers_s)
         queue = QueueSettings(lease_s=scene.lease_s)
         self.node = Node(NodeId("node"), world, self.desk, self.monitor, settings, queue, waiting)

@@ -1,0 +1,67 @@
+"""The attempts of one live request, as a tracer is told of them."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from dispatcher.api.exchange import Exchange
+from dispatcher.dispatch.turns import LiveAttempt
+from dispatcher.model import Judgement
+from dispatcher.ports import Sent, Span, Tracer
+
+TRACE_CONTEXT: Final = ("traceparent", "tracestate")
+"""The headers of W3C Trace Context, by which the client's own span becomes the parent of ours."""
+
+
+class Following:
+    """A context manager: an attempt that is open where it is left has ended unjudged.
+
+    Without a tracer it does nothing.
+    """
+
+    def __init__(self, tracer: Tracer | None, headers: Mapping[str, str], exchange: Exchange) -> None:
+        self._tracer = tracer
+        self._exchange = exchange
+        self._parent: Mapping[str, str] = {}
+        self._span: Span | None = None
+        self._since = 0.0
+        self._sends = 0
+        if tracer is not None:
+            self._parent = {name: headers[name] for name in TRACE_CONTEXT if name in headers}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended(None)
+
+    def waits(self) -> None:
+        """The request is ready, and waits for a permit."""
+        if self._tracer is not None:
+            self._since = asyncio.get_running_loop().time()
+
+    def sent(self, attempt: LiveAttempt) -> None:
+        """It has its permit, and goes out in the running task."""
+        if self._tracer is None:
+            return
+        self._sends += 1
+        asked = self._exchange.asked
+        facts = Sent(
+            server=attempt.server.spec.id,
+            route=asked.url,
+            model=asked.model,
+            request_id=self._exchange.request_id,
+            queue_s=asyncio.get_running_loop().time() - self._since,
+            sends=self._sends,
+        )
+        self._span = self._tracer.begin(facts, self._parent)
+        self._parent = self._parent or self._span.headers
+
+    def ended(self, judgement: Judgement | None) -> None:
+        """How the attempt that was sent last has ended."""
+        span, self._span = self._span, None
+        if span is not None:
+            span.end(judgement)

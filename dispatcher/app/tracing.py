@@ -1,0 +1,72 @@
+"""Tracing, where it is asked for: the exporter that sends spans away, for as long as the context is open."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from dispatcher.app.extras import require_tracing
+from dispatcher.config import TelemetrySettings
+
+if TYPE_CHECKING:
+    from dispatcher.telemetry.tracing import OpenTelemetryTracer
+
+TRACES = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+ALL_SIGNALS = "OTEL_EXPORTER_OTLP_ENDPOINT"
+SIGNAL_PATH = "/v1/traces"
+"""What is added to an endpoint of all signals (OpenTelemetry's OTLP exporter configuration)."""
+
+
+def traces_url(settings: TelemetrySettings, environ: Mapping[str, str]) -> str | None:
+    """Where spans are sent: by the setting, or else OpenTelemetry's own variables; None for nowhere.
+
+    `OTEL_SDK_DISABLED=true` and `OTEL_TRACES_EXPORTER=none` turn tracing off, whatever else is set.
+    """
+    disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if disabled or environ.get("OTEL_TRACES_EXPORTER", "").strip().lower() == "none":
+        return None
+    if settings.otlp_endpoint is not None:
+        return settings.otlp_endpoint + SIGNAL_PATH
+    if own := environ.get(TRACES, "").strip():
+        return own
+    shared = environ.get(ALL_SIGNALS, "").strip()
+    return shared.rstrip("/") + SIGNAL_PATH if shared else None
+
+
+@asynccontextmanager
+async def open_tracer(settings: TelemetrySettings) -> "AsyncIterator[OpenTelemetryTracer | None]":
+    """A tracer, or None where nothing says where spans are to go.
+
+    Sampler, headers, time-outs, batches and resource are OpenTelemetry's own variables. What cannot be sent
+    is dropped, and never holds a request up. The end waits until what is left was sent, for as long as one
+    export may take (`OTEL_EXPORTER_OTLP_TIMEOUT`, 10 s).
+
+    Raises ConfigError where the setting asks for what is not installed; where only the environment does,
+    as an operator's injected variables would, the log says so.
+    """
+    url = traces_url(settings, os.environ)
+    if url is None or not require_tracing(demanded=settings.otlp_endpoint is not None):
+        yield None
+        return
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415  # an extra
+        OTLPSpanExporter,
+    )
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+
+    from dispatcher.telemetry.tracing import OpenTelemetryTracer  # noqa: PLC0415  # imports the extra
+
+    resource = Resource.create()
+    if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):  # nobody has named it
+        resource = resource.merge(Resource({"service.name": "dispatcher"}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=url)))
+    structlog.get_logger("dispatcher.tracing").info("tracing", endpoint=url)
+    try:
+        yield OpenTelemetryTracer(provider)
+    finally:
+        await asyncio.to_thread(provider.shutdown)
