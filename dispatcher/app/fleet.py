@@ -10,7 +10,6 @@ from os import getpid
 from random import Random
 
 import structlog
-from prometheus_client import CollectorRegistry
 
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.sources import Membership, Source, Watched, open_sources
@@ -29,7 +28,7 @@ from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
 from dispatcher.ports import Payloads, Queue, Recorder, Review, Tracer
 from dispatcher.telemetry.absences import Absences
-from dispatcher.telemetry.exporter import serve_metrics
+from dispatcher.telemetry.exporter import process_registry, serve_metrics
 from dispatcher.telemetry.loop_lag import measure_loop_lag
 from dispatcher.telemetry.metrics import Metrics
 from dispatcher.vllm.prober import HttpProber
@@ -87,7 +86,7 @@ class Fleet:
 @asynccontextmanager
 async def open_metrics(config: Config) -> AsyncIterator[Metrics]:
     """The process's metrics, served where a port is set. Raises ConfigError where that cannot be bound."""
-    registry = CollectorRegistry()
+    registry = process_registry()
     port, host = config.telemetry.metrics_port, config.telemetry.metrics_host
     async with AsyncExitStack() as stack:
         if port is not None:

@@ -14,7 +14,7 @@ from dispatcher.annotate.pieces import Row, rows_of
 from dispatcher.annotate.staging import pieces
 from dispatcher.app.annotator import Annotator
 from dispatcher.app.fleet import open_fleet, open_metrics
-from dispatcher.app.sources import check_sources
+from dispatcher.app.sources import check_sources, has_sources
 from dispatcher.app.table_settings import conditions_of
 from dispatcher.config import Config
 
@@ -40,7 +40,7 @@ async def preview(config: Config, input_name: str, count: int) -> list[Preview]:
     annotator = Annotator.of(config)
     rows = list(itertools.islice(_rows(config, input_name), count))
     shown = [_asked(annotator, file, number, row) for file, number, row in rows]
-    if not (config.servers or config.discovery.file or config.discovery.dns):
+    if not has_sources(config):
         return shown
     check_sources(config)
     answers: dict[int, Row] = {}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 
 from dispatcher.api.application import make_application
 from dispatcher.api.auth import require_keys_or_loopback
@@ -29,7 +28,7 @@ from dispatcher.jobs.threads import Paperwork
 from dispatcher.queue.sql import SqlQueue, open_queue
 from dispatcher.results.recorder import JournalRecorder
 from dispatcher.storage.filesystem import StateLock, ensure_writable, network_filesystem
-from dispatcher.telemetry.exporter import bind_fault
+from dispatcher.telemetry.exporter import bind_fault, process_registry
 from dispatcher.telemetry.metrics import Metrics
 
 UNUSABLE = "the queue or the journals cannot be used just now: the log says why"
@@ -83,7 +82,7 @@ class Service:
         places = Places(self.config.storage.directory)
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
-        registry = CollectorRegistry()
+        registry = process_registry()
         members = await asyncio.to_thread(load_members, self.config, places.servers, SystemClock())
         fleet = await stack.enter_async_context(
             open_fleet(

@@ -105,13 +105,18 @@ async def open_sources(
         yield [*sources, *changing]
 
 
+def has_sources(config: Config) -> bool:
+    """Whether there is any place that lists servers."""
+    discovery = config.discovery
+    return any((config.servers, discovery.file, discovery.dns, discovery.kubernetes))
+
+
 def check_sources(config: Config) -> list[Source]:
     """The sources that can be read at once.
 
     Raises ConfigError where there is no source at all, or the servers file cannot be read.
     """
-    discovery = config.discovery
-    if not (config.servers or discovery.file or discovery.dns or discovery.kubernetes):
+    if not has_sources(config):
         options = "--server URL, --servers-file PATH, --servers-dns NAME or discovery.kubernetes"
         raise ConfigError((Fault("servers", f"must name at least one: {options}"),))
     return _read_sources(config)

@@ -418,7 +418,7 @@ async def test_a_job_goes_on_while_pods_come_terminate_and_the_api_server_is_los
     def faulty():
         return registry.get_sample_value("dispatcher_source_faulty", labels)
 
-    async with running(job.write(rows(200)), registry, **discovery) as going:
+    async with running(job.write(rows(90)), registry, **discovery) as going:
         await going.until(lambda: leaving.in_flight == staying.in_flight == 4)
         cluster.put(slice_at(leaving, "leaving", serving=True, terminating=True))
         await going.until(lambda: going.states(leaving) in (["draining"], [None]))
@@ -430,9 +430,9 @@ async def test_a_job_goes_on_while_pods_come_terminate_and_the_api_server_is_los
         cluster.drop()
         await going.until(lambda: faulty() == 1)
         assert going.states(staying, coming) == ["active"] * 2
-        await going.end(200)
+        await going.end(90)
     assert leaving.disconnects == 0
-    assert len(sends(leaving, staying, coming)) == 200
+    assert len(sends(leaving, staying, coming)) == 90
 
 
 async def test_what_is_missing_is_a_fault_of_the_settings(cli, job, tmp_path):

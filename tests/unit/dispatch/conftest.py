@@ -353,6 +353,10 @@ class Bench:
     async def run(self, *, until_drained=True):
         await self.node.run(until_drained=until_drained)
 
+    def hindrance(self, part):
+        """What the metrics tell of it."""
+        return self.registry.get_sample_value("dispatcher_obstacle", {"part": part})
+
     def outcomes(self):
         return {index: outcomes[0] for index, outcomes in self.recorder.outcomes.items()}
 

@@ -49,6 +49,7 @@ def exercise(metrics):
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
     metrics.event_loop_lagged(0.001)
+    metrics.source_followed("file", lambda: True)
     metrics.waiting_for_servers(waiting=True)
 
 
@@ -85,6 +86,7 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_jobs_starving": set(),
         "dispatcher_jobs_late": set(),
         "dispatcher_obstacle": {"part"},
+        "dispatcher_source_faulty": {"source"},
         "dispatcher_leases_lost": set(),
         "dispatcher_journal_sync_seconds": set(),
         "dispatcher_event_loop_lag_seconds": set(),
@@ -225,6 +227,15 @@ def test_a_counter_of_known_kinds_begins_at_0_so_that_its_first_event_is_a_rise(
     assert ("dispatcher_leases_lost_total",) in zeros
 
 
+def everything_happens(metrics, server):
+    metrics.server_joined(server, lambda: 3, lambda: 64)
+    metrics.probe_ended(server, 0.02)
+    for state in State:
+        metrics.server_state(server, state)
+    for verdict in Verdict:
+        metrics.attempt_ended(server, verdict, 1.0)
+
+
 def test_the_series_of_a_thousand_servers_that_come_and_go_are_gone(registry, metrics):
     exercise(metrics)
     for server in (A, B):
@@ -232,13 +243,10 @@ def test_the_series_of_a_thousand_servers_that_come_and_go_are_gone(registry, me
     before, of_one = len(generate_latest(registry)), set()
     for number in range(1000):
         server = f"http://gpu{number}:8000"
-        metrics.server_joined(server, lambda: 3, lambda: 64)
-        for state in State:
-            metrics.server_state(server, state)
-        for verdict in Verdict:
-            metrics.attempt_ended(server, verdict, 1.0)
+        metrics.server_state(server, "joining")
         metrics.server_evicted(server, "died")
         if number == 0:
+            everything_happens(metrics, server)
             of_one = labelled(registry, "server", server)
         metrics.forget_server(server)
     assert len(of_one) > 8
