@@ -1,13 +1,15 @@
-"""The attempts of one live request, as a tracer is told of them."""
+"""The attempts of one live request, as a tracer is told of them, and the log of those that failed."""
 
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
+import structlog
+
 from dispatcher.api.exchange import Exchange
 from dispatcher.dispatch.turns import LiveAttempt
-from dispatcher.model import Judgement
+from dispatcher.model import Judgement, Verdict
 from dispatcher.ports import Sent, Span, Tracer
 
 TRACE_CONTEXT: Final = ("traceparent", "tracestate")
@@ -17,12 +19,16 @@ TRACE_CONTEXT: Final = ("traceparent", "tracestate")
 class Following:
     """A context manager: an attempt that is open where it is left has ended unjudged.
 
-    Without a tracer it does nothing.
+    `prompts`: whether the log may hold what servers say.
     """
 
-    def __init__(self, tracer: Tracer | None, headers: Mapping[str, str], exchange: Exchange) -> None:
+    def __init__(
+        self, tracer: Tracer | None, headers: Mapping[str, str], exchange: Exchange, *, prompts: bool
+    ) -> None:
         self._tracer = tracer
         self._exchange = exchange
+        self._prompts = prompts
+        self._attempt: LiveAttempt | None = None
         self._parent: Mapping[str, str] = {}
         self._span: Span | None = None
         self._since = 0.0
@@ -45,6 +51,7 @@ class Following:
 
     def sent(self, attempt: LiveAttempt) -> None:
         """It has its permit, and goes out in the running task."""
+        self._attempt = attempt
         if self._tracer is None:
             return
         self._sends += 1
@@ -65,3 +72,15 @@ class Following:
         span, self._span = self._span, None
         if span is not None:
             span.end(judgement)
+        if judgement is not None and judgement.verdict is not Verdict.SUCCESS:
+            self._say(judgement)
+
+    def _say(self, judgement: Judgement) -> None:
+        assert self._attempt is not None, "what is judged was sent"
+        structlog.get_logger("dispatcher.live").debug(
+            "attempt_failed",
+            request_id=self._exchange.request_id,
+            server=self._attempt.server.spec.id,
+            verdict=judgement.verdict.value,
+            reason=judgement.message if self._prompts else judgement.plainly,
+        )

@@ -74,6 +74,7 @@ class Relay:
         healthy: What a server's `/health` says now.
         carry_out: What the pool wants done.
         tracer: Who follows attempts, if anybody does.
+        log_prompts: Whether the log may hold what servers say.
     """
 
     def __init__(
@@ -83,12 +84,15 @@ class Relay:
         healthy: Callable[[Server], Awaitable[bool | None]],
         carry_out: Callable[[Sequence[Effect]], None],
         tracer: Tracer | None = None,
+        *,
+        log_prompts: bool = False,
     ) -> None:
         self._desk = desk
         self._transport = transport
         self._healthy = healthy
         self._carry_out = carry_out
         self._tracer = tracer
+        self._log_prompts = log_prompts
         self._open: dict[Exchange, None] = {}
         self._open_bytes = 0
         self._closed = False
@@ -110,7 +114,7 @@ class Relay:
         self._open[exchange] = None
         self._open_bytes += len(asked.body)
         try:
-            with Following(self._tracer, request.headers, exchange) as following:
+            with Following(self._tracer, request.headers, exchange, prompts=self._log_prompts) as following:
                 return await self._answer(exchange, following)
         except ClientLeftError:
             return exchange.end(whole=False)

@@ -144,8 +144,14 @@ class Service:
 
 
 def _relay(fleet: Fleet, node: Node) -> Relay:
-    monitor = fleet.monitor
-    return Relay(fleet.live(node), fleet.transport, monitor.healthy, monitor.carry_out, fleet.tracer)
+    return Relay(
+        fleet.live(node),
+        fleet.transport,
+        fleet.monitor.healthy,
+        fleet.monitor.carry_out,
+        fleet.tracer,
+        log_prompts=fleet.config.telemetry.log_prompts,
+    )
 
 
 async def _ended(node: Node, working: "asyncio.Task[None]") -> None:

@@ -96,6 +96,7 @@ class EndpointSlices:
         self._random = random
         self._slices = Slices(entry.port)
         self._servers: list[ServerSpec] = []
+        self._known: dict[Address, ServerSpec] = {}
         self._unusable: str | None = None
         self._failures = 0
         self._problem: str | None = None
@@ -134,6 +135,7 @@ class EndpointSlices:
             listed = await session.list_all(selector)
             absence = None if listed.slices else await self._absence(session)
             self._slices.replace(listed.slices, listed.version)
+            self._known.clear()  # the namespace may be another, where a kubeconfig was changed
             if self._refresh(session.namespace):
                 yield list(self._servers)
             until = clock.now() + LIST_EVERY_S
@@ -160,9 +162,9 @@ class EndpointSlices:
         """Whether the servers are others than before."""
         listing = self._slices.listing()
         self._unusable = listing.problem
-        servers = list(self._usable(listing.addresses, namespace))
-        if len(servers) > SERVERS_MAX:
-            servers = servers[:SERVERS_MAX]
+        self._known = dict(self._usable(listing.addresses, namespace))
+        servers = list(self._known.values())[:SERVERS_MAX]
+        if len(self._known) > SERVERS_MAX:
             self._unusable = f"has more than {SERVERS_MAX} servers: the others are left out"
         if servers == self._servers:
             return False
@@ -170,8 +172,11 @@ class EndpointSlices:
         self._log.info("kubernetes_changed", source=str(self._entry), servers=len(servers))
         return True
 
-    def _usable(self, addresses: Sequence[Address], namespace: str) -> Iterator[ServerSpec]:
+    def _usable(self, addresses: Sequence[Address], namespace: str) -> Iterator[tuple[Address, ServerSpec]]:
         for address in addresses:
+            if (known := self._known.get(address)) is not None:
+                yield address, known
+                continue
             host = f"[{address.host}]" if address.kind == "IPv6" else address.host
             try:
                 url = base_url(f"{self._entry.scheme}://{host}:{address.port}")
@@ -179,7 +184,7 @@ class EndpointSlices:
                 self._unusable = "has an address that is none"
                 continue
             server = server_at(url, self._entry, self._default_api_key)
-            yield replace(server, host_name=self._host_name(address, namespace))
+            yield address, replace(server, host_name=self._host_name(address, namespace))
 
     def _host_name(self, address: Address, namespace: str) -> str | None:
         """In clusters, certificates are for the Service's name (cert-manager, OpenShift)."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -103,8 +103,7 @@ class Bookmark:
 Change = Changed | Removed | Bookmark
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
+class Address(NamedTuple):
     """Where a server listens."""
 
     kind: str
@@ -124,6 +123,23 @@ class Listing:
     """What cannot be used of it, and why: in the same words each time."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """An endpoint, as one slice has it."""
+
+    pod: str
+    terminates: bool
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a slice says: worked out once, since each change of one asks for all."""
+
+    copies: tuple[_Copy, ...]
+    problem: str | None
+
+
 class Slices:
     """All slices that a selector matches, as the API server last told.
 
@@ -137,20 +153,20 @@ class Slices:
 
     def __init__(self, port: int | str | None) -> None:
         self._port = port
-        self._slices: dict[str, EndpointSlice] = {}
+        self._slices: dict[str, _Read] = {}
         self.version = ""
         """Up to where everything was told: a watch goes on from here."""
 
     def replace(self, slices: Iterable[EndpointSlice], version: str) -> None:
         """These are all, as of this version."""
-        self._slices = {each.metadata.name: each for each in slices}
+        self._slices = {each.metadata.name: _read(each, self._port) for each in slices}
         self.version = version
 
     def apply(self, change: Change) -> None:
         """Take a change in."""
         match change:
             case Changed(changed):
-                self._slices[changed.metadata.name] = changed
+                self._slices[changed.metadata.name] = _read(changed, self._port)
                 self.version = changed.metadata.resource_version
             case Removed(name, version):
                 self._slices.pop(name, None)
@@ -163,34 +179,38 @@ class Slices:
 
     def listing(self) -> Listing:
         """Every server, in order, once each."""
-        leaving = {each.pod for _, each in self._endpoints() if each.terminates}
-        problems: set[str] = set()
+        copies = [copy for read in self._slices.values() for copy in read.copies]
+        leaving = {copy.pod for copy in copies if copy.terminates}
         best: dict[tuple[str, int], Address] = {}
-        for slice_, endpoint in self._endpoints():
-            port = _port(slice_, self._port)
-            if isinstance(port, str):
-                problems.add(port)
-            elif endpoint.pod not in leaving:
-                address = _address(slice_, endpoint, port)
-                key = endpoint.pod, port
-                best[key] = min(address, best.get(key, address))
-        return Listing(tuple(_once(best)), min(problems, default=None))
-
-    def _endpoints(self) -> Iterable[tuple[EndpointSlice, Endpoint]]:
-        for slice_ in self._slices.values():
-            for endpoint in slice_.endpoints or ():
-                if endpoint.addresses:
-                    yield slice_, endpoint
+        for copy in copies:
+            if copy.pod not in leaving:
+                key = copy.pod, copy.address.port
+                known = best.get(key)
+                if known is None or copy.address < known:
+                    best[key] = copy.address
+        problems = (read.problem for read in self._slices.values() if read.problem is not None)
+        return Listing(tuple(_once(best.values())), min(problems, default=None))
 
 
-def _once(best: Mapping[tuple[str, int], Address]) -> Iterable[Address]:
+def _read(slice_: EndpointSlice, wanted: int | str | None) -> _Read:
+    endpoints = [each for each in slice_.endpoints or () if each.addresses]
+    port = _port(slice_, wanted)
+    if isinstance(port, str):
+        return _Read((), port if endpoints else None)
+    kind, service = slice_.address_type, slice_.service
+    return _Read(
+        tuple(
+            _Copy(each.pod, each.terminates, Address(kind, each.addresses[0], port, service))
+            for each in endpoints
+        ),
+        None,
+    )
+
+
+def _once(addresses: Iterable[Address]) -> Iterable[Address]:
     """Two Services may have the same pod, and a pod the address of one that is gone."""
-    listed = {(address.host, address.port): address for address in sorted(best.values(), reverse=True)}
+    listed = {(address.host, address.port): address for address in sorted(addresses, reverse=True)}
     return sorted(listed.values())
-
-
-def _address(slice_: EndpointSlice, endpoint: Endpoint, port: int) -> Address:
-    return Address(slice_.address_type, endpoint.addresses[0], port, slice_.service)
 
 
 def _port(slice_: EndpointSlice, wanted: int | str | None) -> int | str:

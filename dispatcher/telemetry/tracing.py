@@ -1,11 +1,14 @@
 """Attempts as OpenTelemetry spans. Imported only where tracing is on: OpenTelemetry is an extra."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 
+import structlog
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from dispatcher.model import Judgement, Verdict
@@ -64,6 +67,30 @@ class AttemptSpan:
         else:
             _describe(span, judgement)
         span.end()
+
+
+class SaidOnce(SpanExporter):
+    """An exporter whose failures are logged when they begin and when they end, not every few seconds."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self._failing = False
+        self._log = structlog.get_logger("dispatcher.tracing")
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send spans, in the processor's thread. What fails is dropped."""
+        result = self._exporter.export(spans)
+        failed = result is not SpanExportResult.SUCCESS
+        if failed and not self._failing:
+            self._log.warning("tracing_failed", spans=len(spans))
+        elif self._failing and not failed:
+            self._log.info("tracing_again")
+        self._failing = failed
+        return result
+
+    def shutdown(self) -> None:
+        """Send nothing more, from any thread: an export that waits to be tried again fails at once."""
+        self._exporter.shutdown()
 
 
 def _attributes(sent: Sent) -> dict[str, str | int | float | bool]:

@@ -26,6 +26,7 @@ from manifests import (
     required,
 )
 from prometheus_client import CollectorRegistry
+from typer.testing import CliRunner
 
 from dispatcher.api import health
 from dispatcher.app import service
@@ -59,7 +60,13 @@ VALUES = {
     "several without migration": {**SEVERAL, "several": {"enabled": True, "migrate": False}},
     "job": {"service": {"enabled": False}, "job": {"enabled": True}},
     "a run": {"job": {"enabled": True, "command": "run", "input": "/data/in.jsonl", "files": {}}},
-    "monitoring": {"monitoring": {"serviceMonitor": {"enabled": True}, "rules": {"enabled": True}}},
+    "monitoring": {
+        "monitoring": {
+            "serviceMonitor": {"enabled": True},
+            "podMonitor": {"enabled": True},
+            "rules": {"enabled": True},
+        }
+    },
     "vllm": {"vllm": {"enabled": True}},
     "vllm by keda": {"vllm": {"enabled": True, "autoscaling": {"kind": "keda"}}},
     "vllm by an autoscaler": {"vllm": {"enabled": True, "autoscaling": {"kind": "hpa"}}},
@@ -83,6 +90,7 @@ VALUES = {
         "networkPolicy": {"extraEgress": [{"ports": [{"port": 8000, "protocol": "TCP"}]}]},
         "monitoring": {
             "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
             "rules": {"enabled": True, "labels": {"release": "prometheus"}},
         },
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
@@ -120,6 +128,7 @@ def objects(request, tmp_path_factory):
 
 CUSTOM = {
     "ServiceMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
+    "PodMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
     "PrometheusRule": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
     "ScaledObject": "@kubernetes-models/keda/keda.sh/v1alpha1",
 }
@@ -272,6 +281,14 @@ def test_the_settings_are_accepted_and_fit_the_pod(objects, tmp_path):
         assert container["workingDir"] in mounts
         (entry,) = config.discovery.kubernetes
         assert (entry.service, entry.port) == ("vllm", "http")
+
+
+def test_our_own_check_accepts_every_settings_file(objects, tmp_path):
+    for number, (text, _) in enumerate(settings_of(objects)):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(text)
+        done = CliRunner().invoke(app, ["check", "--config", str(path)])
+        assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_a_stop_ends_before_the_pod_is_killed(objects, tmp_path):

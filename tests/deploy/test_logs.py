@@ -1,7 +1,10 @@
 """What a run with every kind of fault says, and what it must not say."""
 
 import pytest
-from jobs import rows
+from commands import until
+from jobs import CHAT, MODEL, rows
+from services import serving
+from structlog.testing import capture_logs
 
 from dispatcher.testing import Die, Match, Respond
 
@@ -18,9 +21,9 @@ async def faulty(serve):
         for number, status in enumerate((400, 429, 500, 503, 418, 404, 502)):
             body = QUOTING.format(PROMPT, status, "BadRequestError")
             server.inject(Respond(status, body), Match(text=f"row-0000{number}"), times=2)
-        server.inject(Die(seconds=0.3), Match(text="row-00008"), times=1)
+    servers[0].inject(Die(seconds=0.3), Match(text="row-00008"), times=1)
     lacking = QUOTING.format(PROMPT, 404, "NotFoundError").replace("404", '"model_not_found"')
-    servers[1].inject(Respond(404, lacking), Match(after=25), times=1)
+    servers[1].inject(Respond(404, lacking), Match(after=3), times=1)
     return servers
 
 
@@ -57,3 +60,20 @@ async def test_what_was_said_is_there_where_it_is_asked_for_with_a_warning(cli, 
     assert any(PROMPT in entry["reason"] for entry in done.named("server_mismatched"))
     assert any(PROMPT in entry["body"] for entry in done.named("attempt_failed"))
     assert KEY not in done.err
+
+
+async def test_a_live_request_that_fails_is_logged_by_its_id_without_what_was_said(tmp_path, serve):
+    server = await serve()
+    server.inject(Respond(500, QUOTING.format(PROMPT, 500, "InternalServerError")), Match(text=PROMPT))
+    body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}]}
+    for asked in (False, True):
+        with capture_logs() as logs:
+            settings = {"telemetry": {"log_prompts": asked}}
+            async with serving(tmp_path / str(asked), server, **settings) as stage:
+                await until(lambda: any(entry["event"] == "server_active" for entry in logs))
+                headers = {"X-Request-Id": "mine"}
+                async with stage.http.post(stage.url + CHAT, json=body, headers=headers) as answer:
+                    assert answer.status == 500
+        (told,) = [entry for entry in logs if entry["event"] == "attempt_failed"]
+        assert (told["request_id"], told["server"], told["verdict"]) == ("mine", server.url, "doubtful")
+        assert (PROMPT in str(logs)) == asked

@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import json
+import os
 import ssl
+import sys
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -15,7 +17,7 @@ from engine import IMAGE
 from gateway import certificate
 from jobs import CHAT, lines, rows
 from kubernetes_server import TOKEN, KubernetesServer
-from manifests import KUBERNETES, kustomized, required
+from manifests import KUBERNETES, chart, kustomized, required
 
 from dispatcher.discovery.kubernetes_api import ACCOUNT
 from dispatcher.testing.server import FakeServer
@@ -23,7 +25,8 @@ from dispatcher.testing.server import FakeServer
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 KEY = "a-key-of-the-test"
 ROWS = 200
-WITHIN_S = 90.0
+WITHIN_S = 240.0
+CONTAINER = "dispatcher-pod-0-dispatcher"
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +43,9 @@ async def podman(engine, folder):
         engine.docker("save", IMAGE, "--output", image, timeout_s=300)
         await podman("load", "--quiet", "--input", image, timeout_s=300)
     yield podman
+    names = (await podman("ps", "--all", "--format", "{{.Names}}")).split()
+    for name in names:  # shown where the test fails
+        sys.stdout.write(await podman("logs", name, check=False))
     await podman.remove_all()
 
 
@@ -67,12 +73,35 @@ def adapted(port, cluster, account):
     settings["api"]["port"] = port
     config["data"]["dispatcher.yaml"] = yaml.safe_dump(settings)
     spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    container["image"] = f"localhost/{IMAGE}"
+    probing = [name for name in container if name.endswith("Probe")]
+    probes = {name: container.pop(name)["httpGet"]["path"] for name in probing}
+    _as_in_a_cluster(spec, cluster, account)
+    return [config, found["PersistentVolumeClaim"], deployment], probes
+
+
+def job_of_the_chart(port, cluster, account, data):
+    """A job as a pod, since podman knows no jobs, with a directory in place of the volume."""
+    config = {"run": {"output": "/data/out.jsonl"}, "telemetry": {"metrics_port": port}}
+    image = {"repository": "localhost/dispatcher", "tag": "test"}
+    work = {"enabled": True, "command": "run", "input": "/data/in.jsonl", "image": image, "config": config}
+    found = {each["kind"]: each for each in chart({"service": {"enabled": False}, "job": work})}
+    spec = found["Job"]["spec"]["template"]["spec"]
+    for volume in spec["volumes"]:
+        if volume["name"] == "data":
+            del volume["persistentVolumeClaim"]
+            volume["hostPath"] = {"path": str(data), "type": "Directory"}
+    _as_in_a_cluster(spec, cluster, account)
+    return [
+        found["ConfigMap"],
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "job"}, "spec": spec},
+    ]
+
+
+def _as_in_a_cluster(spec, cluster, account):
     spec["hostNetwork"] = True
     (container,) = spec["containers"]
-    probes = {
-        name: container.pop(name)["httpGet"]["path"] for name in list(container) if name.endswith("Probe")
-    }
-    container["image"] = f"localhost/{IMAGE}"
     container["imagePullPolicy"] = "Never"
     container["ports"] = []
     container["env"] = [each for each in container["env"] if each["name"] != "DISPATCHER_API_KEY"]
@@ -80,7 +109,6 @@ def adapted(port, cluster, account):
     container["env"] += [{"name": name, "value": value} for name, value in where.items()]
     container["volumeMounts"].append({"name": "account", "mountPath": str(ACCOUNT), "readOnly": True})
     spec["volumes"].append({"name": "account", "hostPath": {"path": str(account), "type": "Directory"}})
-    return [config, found["PersistentVolumeClaim"], deployment], probes
 
 
 def slice_at(server, name):
@@ -142,6 +170,23 @@ async def test_the_deployment_finds_servers_runs_a_job_and_stops_in_order(
         await _stops_in_order(podman)
 
 
+async def test_a_job_of_the_chart_leaves_its_output_on_the_volume_and_ends(
+    podman, serve, tmp_path, unused_tcp_port
+):
+    server, data = await serve(answer_tokens=4), tmp_path / "data"
+    data.mkdir()
+    os.chown(data, 10001, 10001)
+    (data / "in.jsonl").write_text(lines(rows(ROWS)))
+    async with cluster_of(tmp_path) as (cluster, account):
+        cluster.put(slice_at(server, "first"))
+        await podman.play(job_of_the_chart(unused_tcp_port, cluster, account, data))
+        status = await podman("wait", "job-dispatcher", timeout_s=WITHIN_S)
+    told = await podman("logs", "job-dispatcher")
+    assert status == "0", told
+    assert len((data / "out.jsonl").read_text().splitlines()) == ROWS
+    assert sorted(path.name for path in data.iterdir()) == ["in.jsonl", "out.jsonl"]
+
+
 async def _is_ok(http, path):
     return await answered(http, path) == 200
 
@@ -174,17 +219,16 @@ async def _takes_a_server_that_is_added(http, cluster, first: FakeServer, second
 
 
 async def _is_confined(podman):
-    container = f"dispatcher{podmans.POD_SUFFIX}-dispatcher"
-    assert await podman("exec", container, "id", "-u") == "10001"
+    assert await podman("exec", CONTAINER, "id", "-u") == "10001"
     read_only = "import os; print(bool(os.statvfs('/').f_flag & os.ST_RDONLY))"
-    assert await podman("exec", container, "python", "-c", read_only) == "True"
-    status = await podman("exec", container, "cat", "/proc/1/status")
+    assert await podman("exec", CONTAINER, "python", "-c", read_only) == "True"
+    status = await podman("exec", CONTAINER, "cat", "/proc/1/status")
     assert "CapEff:\t0000000000000000" in status
 
 
 async def _stops_in_order(podman):
-    container = f"dispatcher{podmans.POD_SUFFIX}-dispatcher"
-    await podman("stop", "--time", "60", container)
-    logs = await podman("logs", container, check=False)
-    ended = json.loads(await podman("inspect", container))[0]["State"]["ExitCode"]
-    assert ended == 0, logs
+    await podman("stop", "--time", "60", CONTAINER)
+    state = json.loads(await podman("inspect", CONTAINER))[0]["State"]
+    assert state["ExitCode"] == 0
+    events = [json.loads(line)["event"] for line in (await podman("logs", CONTAINER)).splitlines()]
+    assert {"kubernetes_changed", "serving", "stopping", "stopped"} <= set(events)

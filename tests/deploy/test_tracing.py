@@ -82,8 +82,9 @@ async def test_the_standard_variables_are_enough_and_are_obeyed(cli, job, server
 async def test_a_collector_that_is_not_there_costs_no_row(cli, job, server):
     job.write(rows(5))
     env = {"DISPATCHER_TELEMETRY__OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
-    done = await cli.run(*job.argv(server), env=env)
+    done = await cli.run(*job.argv(server), "--log-format", "json", env=env)
     assert (done.status, len(job.ids)) == (0, 5)
+    assert len(done.named("tracing_failed")) == 1
 
 
 async def test_a_live_request_is_a_child_of_its_client_s_span(tmp_path, server, collector):

@@ -1,7 +1,6 @@
 """Servers of Kubernetes Services: list and watch on the wire, and jobs while pods come and go."""
 
 import asyncio
-import json
 import ssl
 from contextlib import asynccontextmanager
 from random import Random
@@ -25,12 +24,19 @@ from dispatcher.config import KubernetesEntry, load_config
 from dispatcher.discovery import kubernetes_api
 from dispatcher.discovery.kubernetes import EndpointSlices, KubernetesError
 from dispatcher.discovery.kubernetes_api import KubernetesApi
+from dispatcher.errors import ConfigError
 from dispatcher.telemetry.metrics import Metrics
 from dispatcher.testing.engine import EngineSettings
 from dispatcher.testing.server import FakeServer
 
 SELECTOR = "kubernetes.io/service-name=vllm"
 RULE = "{apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [list, watch]}"
+
+
+@pytest.fixture(autouse=True)
+def no_authorities(monkeypatch):
+    """The system's, which take 50 ms to load for each session, and vouch for none of these servers."""
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: None)
 
 
 @pytest.fixture
@@ -435,8 +441,8 @@ async def test_a_job_goes_on_while_pods_come_terminate_and_the_api_server_is_los
     assert len(sends(leaving, staying, coming)) == 90
 
 
-async def test_what_is_missing_is_a_fault_of_the_settings(cli, job, tmp_path):
-    kubernetes = json.dumps([{"service": "vllm", "kubeconfig": str(tmp_path / "none")}])
-    done = await cli.run(*job.write(rows(1)).argv(), env={"DISPATCHER_DISCOVERY__KUBERNETES": kubernetes})
-    assert done.status == 2
-    assert "discovery.kubernetes[0]: this is no pod of Kubernetes" in done.err
+def test_what_is_missing_is_a_fault_of_the_settings(tmp_path):
+    listed = [{"service": "a", "kubeconfig": str(tmp_path / "none")}]
+    config = load_config(None, {"discovery": {"kubernetes": listed}}, {})
+    with pytest.raises(ConfigError, match=r"^discovery\.kubernetes\[0\]: this is no pod of Kubernetes"):
+        sources.check_sources(config)

@@ -15,6 +15,34 @@ PATH = "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
 TOKEN = "secret-token"  # noqa: S105  # of nothing
 
 
+REASONS = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 410: "Expired", 503: "ServiceUnavailable"}
+_GROUP = {"groupVersion": "discovery.k8s.io/v1", "version": "v1"}
+KINDS = {
+    "/api": {"kind": "APIVersions", "versions": ["v1"]},
+    "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": []},
+    "/apis": {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [{"name": "discovery.k8s.io", "versions": [_GROUP], "preferredVersion": _GROUP}],
+    },
+    "/apis/discovery.k8s.io/v1": {
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": "discovery.k8s.io/v1",
+        "resources": [
+            {
+                "name": "endpointslices",
+                "singularName": "endpointslice",
+                "namespaced": True,
+                "kind": "EndpointSlice",
+                "verbs": ["list", "watch"],
+            }
+        ],
+    },
+}
+"""What kubectl asks before it asks for anything."""
+
+
 @dataclass
 class Watch:
     """One open watch, and the connection that it is on."""
@@ -57,6 +85,8 @@ class KubernetesServer:
         application = web.Application()
         application.router.add_get(PATH, self._slices)
         application.router.add_get("/api/v1/namespaces/{namespace}", self._one_namespace)
+        for path in KINDS:
+            application.router.add_get(path, _kinds)
         self._runner = web.AppRunner(application, shutdown_timeout=0.0, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context)
@@ -173,7 +203,7 @@ class KubernetesServer:
 
     async def _stream(self, watch, response, query):
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + min(float(query["timeoutSeconds"]), self.watch_s_max)
+        ends_at = loop.time() + min(float(query.get("timeoutSeconds", 1800)), self.watch_s_max)
         while self.silent or loop.time() < ends_at:
             try:
                 async with asyncio.timeout(min(self.bookmark_s, max(0.01, ends_at - loop.time()))):
@@ -218,8 +248,13 @@ class KubernetesServer:
         return web.json_response({"kind": "Namespace", "metadata": {"name": name}})
 
 
+async def _kinds(request):
+    return web.json_response(KINDS[request.path])
+
+
 def _status(code, message, headers=None):
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code}
+    told = {"status": "Failure", "message": message, "reason": REASONS.get(code, ""), "code": code}
+    body = {"kind": "Status", "apiVersion": "v1", "metadata": {}} | told
     return web.json_response(body, status=code, headers=headers)
 
 

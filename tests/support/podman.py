@@ -19,8 +19,6 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 """
 """crun needs cgroups of one kind, and limits above ours need a right that a sandbox has not."""
-POD_SUFFIX = "-pod-0"
-"""What `podman play kube` calls the first pod of a Deployment."""
 
 
 def missing():
@@ -52,10 +50,10 @@ class Podman:
             *map(str, arguments),
             env=self.environment,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT if arguments[0] == "logs" else asyncio.subprocess.PIPE,
         )
         out, err = await asyncio.wait_for(process.communicate(), timeout_s)
-        assert not check or process.returncode == 0, f"podman {arguments[0]}: {err.decode()}"
+        assert not check or process.returncode == 0, f"podman {arguments[0]}: {(err or out).decode()}"
         return out.decode().strip()
 
     async def play(self, objects):

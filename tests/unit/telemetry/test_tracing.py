@@ -5,13 +5,14 @@ import timeit
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from structlog.testing import capture_logs
 
 from dispatcher.model import ErrorCode, JobId, Judgement, ServerId, Tokens, Verdict
 from dispatcher.ports import Sent
-from dispatcher.telemetry.tracing import OpenTelemetryTracer
+from dispatcher.telemetry.tracing import OpenTelemetryTracer, SaidOnce
 
 SENT = Sent(ServerId("http://a"), "/v1/completions", "m", "id-1", 1.25, 1, job=JobId("job"), index=7)
 GOOD = Judgement(Verdict.SUCCESS, status=200, tokens=Tokens(3, 4))
@@ -114,3 +115,28 @@ async def test_a_server_is_told_of_the_attempt_of_its_own_task(tracer):
 def test_a_span_is_cheap_enough_for_every_attempt(tracer):
     best_s = min(timeit.repeat(lambda: tracer.begin(SENT, {}).end(GOOD), number=200, repeat=5)) / 200
     assert best_s < 1e-3  # about 60 us; what this catches is an export in the caller's time
+
+
+class Scripted(SpanExporter):
+    """An exporter that does as it is told."""
+
+    def __init__(self, *results):
+        self.results = list(results)
+        self.closed = False
+
+    def export(self, _spans):
+        return self.results.pop(0)
+
+    def shutdown(self):
+        self.closed = True
+
+
+def test_an_exporter_that_fails_is_said_when_it_begins_and_when_it_ends():
+    good, bad = SpanExportResult.SUCCESS, SpanExportResult.FAILURE
+    script = [good, bad, bad, bad, good, good, bad]
+    exporter = SaidOnce(Scripted(*script))
+    with capture_logs() as logs:
+        assert [exporter.export([]) for _ in script] == script
+    assert [entry["event"] for entry in logs] == ["tracing_failed", "tracing_again", "tracing_failed"]
+    exporter.shutdown()
+    assert exporter._exporter.closed
