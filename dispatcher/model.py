@@ -145,6 +145,14 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     offline: bool = False
     """Whether there was no way from here to the server: nobody's fault, but it cannot be given requests."""
 
+    @property
+    def plainly(self) -> str:
+        """What a log may hold of it: not the server's words, which can repeat a prompt."""
+        if self.status is not None:
+            return f"HTTP {self.status}: {self.verdict.value}"
+        # What is not HTTP is quoted in the detail, after our own words.
+        return self.message.partition(":")[0] if self.code is ErrorCode.INVALID_RESPONSE else self.message
+
 
 class Provenance(msgspec.Struct, frozen=True, gc=False):
     """Which server answered, and what it took."""

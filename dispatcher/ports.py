@@ -20,6 +20,7 @@ from dispatcher.model import (
     ProbeReport,
     QueueDepth,
     Request,
+    ServerId,
     ServerSpec,
     Tally,
     Telemetry,
@@ -289,3 +290,41 @@ class Judge(Protocol):
 
         `healthy` is what `/health` said just after the ending, asked only where a 503 leaves doubt.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An attempt, as a tracer is told of it when it is sent."""
+
+    server: ServerId
+    route: str
+    model: str | None
+    request_id: str
+    """What the server is told as `X-Request-Id`."""
+    queue_s: float
+    """How long the request was ready, and waited for its permit."""
+    sends: int
+    """Which sending of its request it is, from 1."""
+    is_copy: bool = False
+    """Whether another attempt of its request is open."""
+    job: JobId | None = None
+    """None of a live request, as `index`."""
+    index: int | None = None
+
+
+class Span(Protocol):
+    """What a tracer keeps of one attempt while it is open."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What makes another span its child: W3C Trace Context."""
+
+    def end(self, judgement: Judgement | None) -> None:
+        """The attempt has ended; None where nobody judged it. Only the first call counts."""
+
+
+class Tracer(Protocol):
+    """Follows attempts. No method waits, or raises."""
+
+    def begin(self, sent: Sent, parent: Mapping[str, str]) -> Span:
+        """An attempt is sent by the running task, as a child of what the headers `parent` tell, if any."""

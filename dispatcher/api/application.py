@@ -13,6 +13,7 @@ from dispatcher.api import (
     openai_live,
     openapi,
     registration,
+    scrape_targets,
     servers,
 )
 from dispatcher.api.auth import make_authenticate
@@ -36,6 +37,7 @@ def make_application(context: Context) -> web.Application:
     application.add_routes(jobs.routes())
     application.add_routes(servers.routes())
     application.add_routes(nodes.routes())
+    application.add_routes(scrape_targets.routes())
     application.add_routes(registration.routes())
     application.add_routes(openai_live.routes())
     application.cleanup_ctx.append(openai_live.watching)

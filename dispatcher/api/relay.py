@@ -13,6 +13,7 @@ from multidict import istr
 
 from dispatcher.api.errors import ApiError
 from dispatcher.api.exchange import ClientLeftError, Exchange
+from dispatcher.api.following import Following
 from dispatcher.dispatch.journey import Journey
 from dispatcher.dispatch.live import LiveDesk, LiveEnded
 from dispatcher.dispatch.prospects import Prospect
@@ -30,6 +31,7 @@ from dispatcher.model import (
 )
 from dispatcher.pool.effects import Effect
 from dispatcher.pool.server import Server
+from dispatcher.ports import Tracer
 from dispatcher.vllm.streaming import Sink
 
 WAIT_S_MAX = 30.0
@@ -71,6 +73,8 @@ class Relay:
         transport: The data plane.
         healthy: What a server's `/health` says now.
         carry_out: What the pool wants done.
+        tracer: Who follows attempts, if anybody does.
+        log_prompts: Whether the log may hold what servers say.
     """
 
     def __init__(
@@ -79,11 +83,16 @@ class Relay:
         transport: LiveTransport,
         healthy: Callable[[Server], Awaitable[bool | None]],
         carry_out: Callable[[Sequence[Effect]], None],
+        tracer: Tracer | None = None,
+        *,
+        log_prompts: bool = False,
     ) -> None:
         self._desk = desk
         self._transport = transport
         self._healthy = healthy
         self._carry_out = carry_out
+        self._tracer = tracer
+        self._log_prompts = log_prompts
         self._open: dict[Exchange, None] = {}
         self._open_bytes = 0
         self._closed = False
@@ -105,7 +114,8 @@ class Relay:
         self._open[exchange] = None
         self._open_bytes += len(asked.body)
         try:
-            return await self._answer(exchange)
+            with Following(self._tracer, request.headers, exchange, prompts=self._log_prompts) as following:
+                return await self._answer(exchange, following)
         except ClientLeftError:
             return exchange.end(whole=False)
         finally:
@@ -138,13 +148,16 @@ class Relay:
                     exchange.leave()
             self._desk.look_everywhere()
 
-    async def _answer(self, exchange: Exchange) -> web.StreamResponse:
+    async def _answer(self, exchange: Exchange, following: Following) -> web.StreamResponse:
         journey = Journey()
         while True:
+            following.waits()
             attempt = await self._permit(exchange, frozenset(journey.tried))
             attempt.repeated = bool(journey.tried)
+            following.sent(attempt)
             ending = await self._send(exchange, attempt)
             ended = await self._ended(exchange, attempt, ending, journey.tried)
+            following.ended(ended.judgement)
             if exchange.response is not None:
                 return exchange.end(whole=isinstance(ending, Answer))
             journey.ended(attempt.server.spec.id, ended.judgement.verdict, lost=ended.lost)

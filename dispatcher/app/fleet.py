@@ -5,13 +5,15 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from os import getpid
 from random import Random
 
-from prometheus_client import CollectorRegistry
+import structlog
 
 from dispatcher.app.clock import SystemClock
-from dispatcher.app.sources import Membership, Source, open_sources
+from dispatcher.app.sources import Membership, Source, Watched, open_sources
+from dispatcher.app.tracing import open_tracer
 from dispatcher.config import Config, PoolSettings
 from dispatcher.descriptors import descriptors_for_requests
 from dispatcher.discovery.dns import Resolver
@@ -25,9 +27,9 @@ from dispatcher.model import NodeId
 from dispatcher.pool.limits import ALL, Portion
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.pool import Pool
-from dispatcher.ports import Payloads, Queue, Recorder, Review
+from dispatcher.ports import Payloads, Queue, Recorder, Review, Tracer
 from dispatcher.telemetry.absences import Absences
-from dispatcher.telemetry.exporter import serve_metrics
+from dispatcher.telemetry.exporter import process_registry, serve_metrics
 from dispatcher.telemetry.loop_lag import measure_loop_lag
 from dispatcher.telemetry.metrics import Metrics
 from dispatcher.vllm.prober import HttpProber
@@ -49,6 +51,7 @@ class Fleet:
     transport: AiohttpTransport
     clock: SystemClock
     metrics: Metrics
+    tracer: Tracer | None = None
 
     def node(
         self,
@@ -63,8 +66,17 @@ class Fleet:
         It is named for this machine and process, unless a name is given.
         """
         config = self.config
-        wording = None if review is None else review.wording
-        world = World(queue, payloads, recorder, self.transport, self.clock, self.metrics, wording)
+        world = World(
+            queue,
+            payloads,
+            recorder,
+            self.transport,
+            self.clock,
+            self.metrics,
+            wording=None if review is None else review.wording,
+            tracer=self.tracer,
+            log_prompts=config.telemetry.log_prompts,
+        )
         ceiling = Ceiling(descriptors_for_requests(DESCRIPTORS_RESERVED))
         desk = Desk(self.pool, judge, config.dispatch, ceiling, self.metrics, self.clock.now, review)
         waiting = Waiting(config.pool.wait_for_servers_s)
@@ -84,7 +96,7 @@ class Fleet:
 @asynccontextmanager
 async def open_metrics(config: Config) -> AsyncIterator[Metrics]:
     """The process's metrics, served where a port is set. Raises ConfigError where that cannot be bound."""
-    registry = CollectorRegistry()
+    registry = process_registry()
     port, host = config.telemetry.metrics_port, config.telemetry.metrics_host
     async with AsyncExitStack() as stack:
         if port is not None:
@@ -112,29 +124,60 @@ async def open_fleet(
     absences = Absences(clock.now)
     async with AsyncExitStack() as stack:
         sources = await stack.enter_async_context(open_sources(config, resolver, changing))
+        tracer = await stack.enter_async_context(open_tracer(config.telemetry))
         transport = await stack.enter_async_context(
-            AiohttpTransport(connect_timeout_s=config.pool.connect_timeout_s, absences=absences)
+            AiohttpTransport(
+                connect_timeout_s=config.pool.connect_timeout_s,
+                absences=absences,
+                trace=None if tracer is None else tracer.headers,
+            )
         )
         prober = await stack.enter_async_context(_prober(config.pool, absences))
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        random = Random()  # noqa: S311  # it jitters probes
-        pool = Pool(
-            config.pool, metrics, clock.now, random, absences, live_reserve=live_reserve, portion=portion
-        )
+        pool = _pool(config, metrics, clock, absences, live_reserve, portion)
         monitor = Monitor(pool, prober, clock, metrics, tasks)
         membership = Membership(sources, monitor.watch)
         membership.announce()
         beating = measure_loop_lag(clock, metrics.event_loop_lagged, absences)
         keepers = [tasks.create_task(beating, name="loop lag")]
         for source in sources:
+            if source.watched is not None:
+                metrics.source_followed(source.name, partial(_is_faulty, source.watched))
             following = membership.follow(source, clock)
             keepers.append(tasks.create_task(following, name=f"follow {source.name}"))
         try:
-            yield Fleet(config, pool, monitor, membership, transport, clock, metrics)
+            yield Fleet(config, pool, monitor, membership, transport, clock, metrics, tracer)
         finally:
             monitor.stop()
             for keeper in keepers:
                 keeper.cancel()
+
+
+def _is_faulty(source: Watched) -> bool:
+    return source.problem is not None
+
+
+def _pool(
+    config: Config,
+    metrics: Metrics,
+    clock: SystemClock,
+    absences: Absences,
+    live_reserve: float,
+    portion: Portion,
+) -> Pool:
+    prompts = config.telemetry.log_prompts
+    if prompts:
+        structlog.get_logger("dispatcher.pool").warning("prompts_are_logged")
+    return Pool(
+        config.pool,
+        metrics,
+        clock.now,
+        Random(),  # noqa: S311  # it jitters probes
+        absences,
+        live_reserve=live_reserve,
+        portion=portion,
+        log_prompts=prompts,
+    )
 
 
 def _prober(settings: PoolSettings, absences: Absences) -> HttpProber:

@@ -20,7 +20,7 @@ from dispatcher.annotate.staging import pieces
 from dispatcher.annotate.table_files import LocalFile
 from dispatcher.app.fleet import open_fleet, open_metrics
 from dispatcher.app.questions import Question, questions_of
-from dispatcher.app.sources import check_sources
+from dispatcher.app.sources import check_sources, has_sources
 from dispatcher.app.table_places import kind_of
 from dispatcher.app.table_settings import conditions_of
 from dispatcher.config import Config
@@ -65,11 +65,10 @@ async def preview(
     questions = questions_of(config)
     with _source(config, input_name, stdin) as source:
         rows = [Preview(*each) for each in itertools.islice(_rows(config, source), count)]
-    has_servers = bool(config.servers or config.discovery.file or config.discovery.dns)
     for number, question in enumerate(questions):
         askable = [row for row in rows if not _lacks(row, question, questions[:number])]
         prompts = [_asked(question, row) for row in askable]
-        if not (has_servers or question.config.servers):
+        if not has_sources(question.config):
             for row, prompt in zip(askable, prompts, strict=True):
                 row.asked.append(prompt)
             break

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 
 from dispatcher.api.application import make_application
 from dispatcher.api.auth import require_keys_or_loopback
@@ -36,7 +35,7 @@ from dispatcher.model import NodeId
 from dispatcher.queue.nodes import NodeFigures, NodeState
 from dispatcher.queue.sql import SqlQueue
 from dispatcher.storage.filesystem import StateLock, ensure_writable
-from dispatcher.telemetry.exporter import bind_fault
+from dispatcher.telemetry.exporter import bind_fault, process_registry
 from dispatcher.telemetry.metrics import Metrics
 
 UNUSABLE = "the queue or the journals cannot be used just now: the log says why"
@@ -91,7 +90,7 @@ class Service:
         places = Places(self.config.storage.local)
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
-        registry = CollectorRegistry()
+        registry = process_registry()
         members = await asyncio.to_thread(load_members, self.config, places.servers, self._clock)
         fleet = await stack.enter_async_context(
             open_fleet(
@@ -180,7 +179,14 @@ class Service:
 
 
 def _relay(fleet: Fleet, node: Node) -> Relay:
-    return Relay(fleet.live(node), fleet.transport, fleet.monitor.healthy, fleet.monitor.carry_out)
+    return Relay(
+        fleet.live(node),
+        fleet.transport,
+        fleet.monitor.healthy,
+        fleet.monitor.carry_out,
+        fleet.tracer,
+        log_prompts=fleet.config.telemetry.log_prompts,
+    )
 
 
 async def _ended(node: Node, working: "asyncio.Task[None]") -> None:

@@ -39,6 +39,10 @@ class ServerView:
     last_fault_ago_s: float | None
     serving: str = ""
     """The models it serves, while it is in rotation and rows wait for others."""
+    plain_reason: str = ""
+    """`reason` without the server's words, which can repeat a prompt: what a log may hold."""
+    plain_fault: str = ""
+    """And of `last_fault`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ def view_server(server: Server, now: float, wanted: Collection[str | None] = ())
         last_fault=record.last_fault,
         last_fault_ago_s=None if record.last_fault_at is None else now - record.last_fault_at,
         serving=server.serving if unfit else "",
+        plain_reason=server.plain_reason,
+        plain_fault=record.last_fault_plain,
     )
 
 

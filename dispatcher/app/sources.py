@@ -1,14 +1,18 @@
 """Where servers are found, as configured, and what all of these places list together."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from random import Random
 from typing import Protocol
 
+from dispatcher.app.extras import require_kubernetes
 from dispatcher.config import Config
 from dispatcher.discovery.dns import Resolver, names_of
 from dispatcher.discovery.file import ServersFile
+from dispatcher.discovery.kubernetes import EndpointSlices, KubernetesError
 from dispatcher.discovery.static import expand_servers
 from dispatcher.errors import ConfigError, Fault
 from dispatcher.model import ServerId, ServerSpec
@@ -20,6 +24,10 @@ LOOK_EVERY_S = 5.0
 
 class Watched(Protocol):
     """A list that changes."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why the list may be old or not whole, or None. Asked from any thread."""
 
     def watch(self, clock: Clock, interval_s: float) -> AsyncGenerator[list[ServerSpec], None]:
         """Look every so often, for ever, and yield the whole list whenever it has changed."""
@@ -97,14 +105,19 @@ async def open_sources(
         yield [*sources, *changing]
 
 
+def has_sources(config: Config) -> bool:
+    """Whether there is any place that lists servers."""
+    discovery = config.discovery
+    return any((config.servers, discovery.file, discovery.dns, discovery.kubernetes))
+
+
 def check_sources(config: Config) -> list[Source]:
     """The sources that can be read at once.
 
     Raises ConfigError where there is no source at all, or the servers file cannot be read.
     """
-    discovery = config.discovery
-    if not config.servers and discovery.file is None and not discovery.dns:
-        options = "--server URL, --servers-file PATH or --servers-dns NAME"
+    if not has_sources(config):
+        options = "--server URL, --servers-file PATH, --servers-dns NAME or discovery.kubernetes"
         raise ConfigError((Fault("servers", f"must name at least one: {options}"),))
     return _read_sources(config)
 
@@ -115,7 +128,23 @@ def _read_sources(config: Config) -> list[Source]:
     if discovery.file is not None:
         file = ServersFile(discovery.file, config.api_key)
         sources.append(Source("file", file.read(), file))
+    if discovery.kubernetes is not None:
+        sources += _kubernetes_sources(config)
     return sources
+
+
+def _kubernetes_sources(config: Config) -> Iterator[Source]:
+    require_kubernetes()
+    from dispatcher.discovery.kubernetes_api import KubernetesApi  # noqa: PLC0415  # an extra
+
+    for number, entry in enumerate(config.discovery.kubernetes or ()):
+        api = KubernetesApi(entry, os.environ)
+        try:
+            api.check()
+        except KubernetesError as error:
+            raise ConfigError((Fault(f"discovery.kubernetes[{number}]", str(error)),)) from error
+        random = Random()  # noqa: S311  # it jitters retries
+        yield Source(str(entry), watched=EndpointSlices(entry, api, config.api_key, random))
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TextIO, cast
 
 import structlog
@@ -135,7 +136,10 @@ async def _log_progress(snapshot: Callable[[], Snapshot]) -> None:
 
 
 def told(servers: Sequence[ServerView]) -> dict[str, str]:
-    """Each server in words: state, in flight of limit, since when, and why or its last fault."""
+    """Each server in words: state, in flight of limit, since when, and why or its last fault.
+
+    For the log: without the servers' own words.
+    """
     shown, rest = _those_to_look_at(servers, SERVERS_LOGGED_MAX)
     words = {view.server: _in_words(view) for view in shown}
     return words if not rest else {**words, f"and {rest.total()} more": _states(rest)}
@@ -214,7 +218,7 @@ def _states(rest: Counter[str]) -> str:
 
 def _in_words(view: ServerView) -> str:
     standing = f"{view.state} {view.in_flight}/{view.limit} for {duration(view.in_state_s)}"
-    fault = _fault(view)
+    fault = _fault(replace(view, reason=view.plain_reason, last_fault=view.plain_fault))
     if len(fault) > FAULT_CHARACTERS_MAX:
         fault = f"{fault[:FAULT_CHARACTERS_MAX]}..."
     return f"{standing}: {fault}" if fault else standing

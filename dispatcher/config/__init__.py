@@ -3,10 +3,11 @@
 from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSettings
 from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import KnownAnswer
+from dispatcher.config.kubernetes import SERVICE_LABEL, KubernetesEntry
 from dispatcher.config.loading import load_config
 from dispatcher.config.names import DnsName, parse_dns_name
 from dispatcher.config.queue import QueueUrl
-from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList
+from dispatcher.config.servers import DnsEntry, ServerEntry, ServerList, ServerOptions
 from dispatcher.config.settings import (
     ApiSettings,
     Config,
@@ -23,6 +24,7 @@ from dispatcher.config.storage import OBJECT_SCHEMES, StorageSettings
 
 __all__ = [
     "OBJECT_SCHEMES",
+    "SERVICE_LABEL",
     "AnnotateSettings",
     "ApiSettings",
     "Config",
@@ -34,6 +36,7 @@ __all__ = [
     "KeyEntry",
     "KeyLimits",
     "KnownAnswer",
+    "KubernetesEntry",
     "PoolSettings",
     "QueueSettings",
     "QueueUrl",
@@ -42,6 +45,7 @@ __all__ = [
     "RunSettings",
     "ServerEntry",
     "ServerList",
+    "ServerOptions",
     "StorageSettings",
     "TelemetrySettings",
     "load_config",

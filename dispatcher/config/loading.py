@@ -3,13 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from dispatcher.config.access import Hashed, KeyEntry, KeyLimits, RegistrationSettings
 from dispatcher.config.annotate import StepSettings
 from dispatcher.config.document import Place
 from dispatcher.config.faults import dotted, explain
 from dispatcher.config.known_answer import KnownAnswer, Message
+from dispatcher.config.kubernetes import KubernetesEntry
 from dispatcher.config.servers import ServerEntry
 from dispatcher.config.settings import Config, sections, setting_places
 from dispatcher.config.sources import Source, from_arguments, from_environment, from_file
@@ -74,17 +75,24 @@ def _origin(place: Place, sources: Sequence[Source]) -> str:
     return ""
 
 
+def _kind_at(place: Place) -> type[BaseModel] | None:
+    """What the entries of a list of settings are; None where the place is in no such list."""
+    if "servers" in place:
+        return ServerEntry
+    kinds: dict[tuple[int | str, ...], type[BaseModel]] = {
+        STEPS: StepSettings,
+        ("discovery", "dns"): ServerEntry,
+        ("discovery", "kubernetes"): KubernetesEntry,
+        ("pool", "canary"): Message if "messages" in place else KnownAnswer,
+        ("api", "keys"): KeyLimits if "limits" in place else KeyEntry,
+        ("discovery", "registration"): Hashed if "tokens" in place else RegistrationSettings,
+    }
+    return kinds.get(place[:2])
+
+
 def _candidates(place: Place) -> Collection[str]:
     """What a misspelt key may have meant: one of its siblings, or a setting of another section."""
-    if place[:2] == STEPS and "servers" not in place:
-        return tuple(StepSettings.model_fields)
-    if "servers" in place or place[:2] == ("discovery", "dns"):
-        return tuple(ServerEntry.model_fields)
-    if place[:2] == ("pool", "canary"):
-        return tuple((Message if "messages" in place else KnownAnswer).model_fields)
-    if place[:2] == ("api", "keys"):
-        return tuple((KeyLimits if "limits" in place else KeyEntry).model_fields)
-    if place[:2] == ("discovery", "registration"):
-        return tuple((Hashed if "tokens" in place else RegistrationSettings).model_fields)
+    if (kind := _kind_at(place)) is not None:
+        return tuple(kind.model_fields)
     siblings = Config.model_fields if len(place) == 1 else sections()[str(place[0])]
     return *siblings, *(dotted(setting) for setting in setting_places())

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -30,18 +30,41 @@ NAMES_MAX = 100
 _FRAMING_HEADERS = frozenset({"connection", "content-length", "content-type", "transfer-encoding"})
 
 
-class ServerEntry(Settings):
+class ServerOptions(Settings):
+    """What the servers of one entry have in common, wherever they are found."""
+
+    api_key: ApiKey | None = None
+    """None: the top level's `api_key` is used."""
+    headers: dict[str, Header] = Field(default={}, max_length=100)
+    limit: Annotated[Count, Field(ge=1, le=LIMIT_MAX)] | None = None
+    """A fixed number of permits for each server of the entry. None: `pool.limit` decides."""
+
+    @field_validator("headers")
+    @classmethod
+    def _are_plain(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        if not all(re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) for name in headers):
+            raise ValueError("must be named with letters, digits and dashes")
+        if len({name.lower() for name in headers}) < len(headers):
+            raise ValueError("must name each header once: upper and lower case are the same")
+        for name in headers:
+            if name.lower() in _FRAMING_HEADERS:
+                raise ValueError(f"must leave {name} to the dispatcher")
+        return headers
+
+    @model_validator(mode="after")
+    def _authorize_once(self) -> Self:
+        if self.api_key and any(name.lower() == "authorization" for name in self.headers):
+            raise ValueError("must have either api_key or an Authorization header, not both")
+        return self
+
+
+class ServerEntry(ServerOptions):
     """One line of a server list: a URL, or a range of them, and what they have in common.
 
     A plain string stands for an entry with that URL alone. `dispatcher.discovery.static` expands entries.
     """
 
     url: Name
-    api_key: ApiKey | None = None
-    """None: the top level's `api_key` is used."""
-    headers: dict[str, Header] = Field(default={}, max_length=100)
-    limit: Annotated[Count, Field(ge=1, le=LIMIT_MAX)] | None = None
-    """A fixed number of permits for each server of the entry. None: `pool.limit` decides."""
 
     @property
     def urls(self) -> Sequence[str]:
@@ -71,24 +94,6 @@ class ServerEntry(Settings):
             raise ValueError("must not hold a query or fragment: give the base URL")
         cls._expanded(url)
         return url
-
-    @field_validator("headers")
-    @classmethod
-    def _are_plain(cls, headers: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        if not all(re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) for name in headers):
-            raise ValueError("must be named with letters, digits and dashes")
-        if len({name.lower() for name in headers}) < len(headers):
-            raise ValueError("must name each header once: upper and lower case are the same")
-        for name in headers:
-            if name.lower() in _FRAMING_HEADERS:
-                raise ValueError(f"must leave {name} to the dispatcher")
-        return headers
-
-    @model_validator(mode="after")
-    def _authorize_once(self) -> "ServerEntry":
-        if self.api_key and any(name.lower() == "authorization" for name in self.headers):
-            raise ValueError("must have either api_key or an Authorization header, not both")
-        return self
 
 
 class DnsEntry(ServerEntry):

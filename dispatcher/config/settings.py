@@ -5,14 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, field_validator
 
 from dispatcher.config.access import KeyList, Registration
 from dispatcher.config.annotate import AnnotateSettings
 from dispatcher.config.known_answer import Canary, KnownAnswer
+from dispatcher.config.kubernetes import KubernetesList
 from dispatcher.config.queue import QueueUrlSetting
 from dispatcher.config.servers import LIMIT_MAX, DnsList, ServerList
 from dispatcher.config.storage import StorageSettings
+from dispatcher.config.urls import base_url
 from dispatcher.config.values import ApiKey, Count, Name, Place, Seconds, Settings
 
 _HOUR, _DAY = 3600, 86_400
@@ -47,6 +49,8 @@ class DiscoverySettings(Settings):
     """A list of servers, read again whenever it changes."""
     dns: DnsList | None = None
     """Names whose DNS records are servers, looked up again and again."""
+    kubernetes: KubernetesList | None = None
+    """Services of Kubernetes, whose endpoints are watched."""
     registration: Registration | None = None
     """Who may register servers with `dispatcher serve`; None: nobody."""
 
@@ -136,6 +140,11 @@ class TelemetrySettings(Settings):
     """None: no metrics are served. 0: a free port, for tests."""
     metrics_host: Name = "0.0.0.0"  # noqa: S104  # a Prometheus elsewhere must reach it; it holds no secrets
     """Metrics hold server addresses and model names, no keys and no prompts; 127.0.0.1 keeps them local."""
+    log_prompts: bool = False
+    """Whether logs may hold what requests and servers say. Else, server's words are left out of them."""
+    otlp_endpoint: Annotated[Name, AfterValidator(base_url)] | None = None
+    """Where a span of each attempt is sent: an OpenTelemetry collector, `http://collector:4318`. None: as
+    OpenTelemetry's own variables say, or nowhere."""
 
 
 class RunSettings(Settings):

@@ -46,6 +46,11 @@ class ServersName:
         self._complaint: str | None = None
         self._log = get_logger("discovery")
 
+    @property
+    def problem(self) -> str | None:
+        """Why the last list stays in force, or is not whole; or None."""
+        return self._complaint
+
     async def watch(self, clock: Clock, interval_s: float = 5.0) -> AsyncGenerator[list[ServerSpec], None]:
         """Look at once, then every so often; yield the whole list whenever it has changed."""
         while True:

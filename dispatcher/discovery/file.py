@@ -49,6 +49,11 @@ class ServersFile:
         self._read_stamp = stamp
         return list(self._servers)
 
+    @property
+    def problem(self) -> str | None:
+        """Why the last list stays in force, or None."""
+        return self._complaint
+
     async def watch(self, clock: Clock, interval_s: float = 5.0) -> AsyncGenerator[list[ServerSpec], None]:
         """Yield the whole list whenever it has changed; close it (`aclosing`) to stop watching."""
         while True:

@@ -187,6 +187,11 @@ class Registrations:
             get_logger("discovery").info("registration_expired", server=server, ttl_s=self.ttl_s)
         return bool(silent)
 
+    @property
+    def problem(self) -> None:
+        """None: what is heard is all that there is to know."""
+        return None
+
     async def watch(self, clock: Clock, interval_s: float) -> AsyncGenerator[list[ServerSpec], None]:
         """Yield the whole list whenever somebody has been silent for too long."""
         while True:

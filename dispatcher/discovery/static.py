@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from pydantic import SecretStr
 
-from dispatcher.config import ServerEntry
+from dispatcher.config import ServerEntry, ServerOptions
 from dispatcher.model import ServerId, ServerSpec
 
 
@@ -22,7 +22,7 @@ def expand_servers(
     return list(servers.values())
 
 
-def server_at(url: str, entry: ServerEntry, default_api_key: SecretStr | None) -> ServerSpec:
+def server_at(url: str, entry: ServerOptions, default_api_key: SecretStr | None) -> ServerSpec:
     """The server at this URL, with an entry's settings."""
     headers = tuple((name, value.get_secret_value()) for name, value in entry.headers.items())
     has_own = any(name.lower() == "authorization" for name, _ in headers)

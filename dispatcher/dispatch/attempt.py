@@ -3,6 +3,7 @@
 from dispatcher.dispatch.item import Item
 from dispatcher.model import Break
 from dispatcher.pool.server import Server
+from dispatcher.ports import Span
 
 
 class Attempt:
@@ -16,8 +17,10 @@ class Attempt:
         "judged",
         "lone",
         "request",
+        "request_id",
         "sent_at",
         "server",
+        "span",
         "suspect",
         "twin",
     )
@@ -39,6 +42,10 @@ class Attempt:
         """Whether its task has run: it is created in one turn of the loop and runs in the next."""
         self.given_up: Break | None = None
         """How it is to end, if we closed it ourselves."""
+        self.request_id = ""
+        """What its server knows it by, once it has begun."""
+        self.span: Span | None = None
+        """What a tracer keeps of it, if there is one."""
         self.judged = False
         """Whether its server's death was held against the request while it was open: once is enough."""
 

@@ -54,6 +54,8 @@ class Ended:
     effects: Sequence[Effect]
     needless: Attempt | None = None
     """The other attempt of the same request, if it is still open."""
+    judgement: Judgement | None = None
+    """What the end means; None where its request had its outcome already."""
 
 
 class Desk:
@@ -142,11 +144,12 @@ class Desk:
         shard = ShardInHand(lease, len(fresh), replay.tally)
         self.shards.add(shard)
         self.quotas.admitted(lease.job, len(to_send))
-        self.backlog.extend([self._item(request, lease, replay) for request in to_send])
+        now = self._now()
+        self.backlog.extend([self._item(request, lease, replay, now) for request in to_send])
         return shard
 
-    def _item(self, request: Request, lease: Lease, replay: Replay) -> Item:
-        item = Item(request, lease, self._order)
+    def _item(self, request: Request, lease: Lease, replay: Replay, now: float) -> Item:
+        item = Item(request, lease, self._order, now)
         self._order += 1
         if replay.grudges and (grudge := replay.grudges.get(request.index)) is not None:
             self._quarantine.remembered(item, grudge)
@@ -341,15 +344,15 @@ class Desk:
         if type(ending) is Break and ending.kind is BreakKind.LOCAL:
             self.ceiling.local_fault(now)
         if shard is None:
-            return Ended(None, effects)
+            return Ended(None, effects, judgement=judgement)
         question = item.request
         outcome = self._fates.resolve(attempt, judgement, now)
         has_moved_on = item.notes is not None and item.request is not question
         if outcome is None and not has_moved_on:
             self._count_copy(attempt, "failed")
-            return Ended(None, effects)
+            return Ended(None, effects, judgement=judgement)
         self._count_copy(attempt, "won")
-        return Ended(outcome, effects, self._needless(attempt))
+        return Ended(outcome, effects, self._needless(attempt), judgement)
 
     def _count_copy(self, attempt: Attempt, result: str) -> None:
         if attempt.is_copy:

@@ -123,6 +123,7 @@ class Fates:
         if shard is None or shard.withdrawn:
             self.forget([item])
         else:
+            item.ready_at = not_before
             self._backlog.put_back(item, not_before, now)
 
 

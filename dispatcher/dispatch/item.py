@@ -1,7 +1,12 @@
 """A request on its way through this node, with what its attempts have cost so far."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from dispatcher.dispatch.blame import Suspicion
 from dispatcher.model import NO_TOKENS, Judgement, Lease, Request, ServerId
+
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
 
 
 class Item:
@@ -19,6 +24,7 @@ class Item:
         "notes",
         "order",
         "poison",
+        "ready_at",
         "request",
         "resends",
         "running",
@@ -27,14 +33,19 @@ class Item:
         "spent",
         "stales",
         "suspicion",
+        "trace",
         "tried",
     )
 
-    def __init__(self, request: Request, lease: Lease, order: int) -> None:
+    def __init__(self, request: Request, lease: Lease, order: int, ready_at: float = 0.0) -> None:
         self.request = request
         self.lease = lease
         self.order = order
         """Its place in this node's order of work: by lease, then by index."""
+        self.ready_at = ready_at
+        """Since when it waits for a permit, or waited for the one it has."""
+        self.trace: Mapping[str, str] = NO_TRACE
+        """What makes its later attempts children of the first in a tracer's eyes."""
         self.sends = 0
         """Attempts made, whoever was at fault; a send into a connection that was already closed is none."""
         self.running = 0

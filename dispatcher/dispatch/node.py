@@ -20,6 +20,7 @@ from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.sending import Sending
 from dispatcher.dispatch.settling import Settling
 from dispatcher.dispatch.shares import ASKED
+from dispatcher.dispatch.telling import Telling
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
 from dispatcher.errors import LeaseLostError, StorageError
@@ -71,7 +72,10 @@ class Node:
         """Leases that are ours, and not in hand yet."""
         self._expected: dict[JobId, Job] = {}
         """What `expect` was told since the queue was last asked."""
-        self._sending = Sending(desk, world.transport, world.wording, monitor.healthy, self._ended)
+        self._telling = Telling(world.tracer, prompts=world.log_prompts)
+        self._sending = Sending(
+            desk, world.transport, world.wording, monitor.healthy, self._telling.sent, self._ended
+        )
         self._settling = Settling(
             desk,
             world.recorder,
@@ -316,6 +320,7 @@ class Node:
 
     def _ended(self, attempt: Attempt, ending: Ending, healthy: bool | None) -> None:  # noqa: FBT001  # a callback
         ended = self.desk.attempt_ended(attempt, ending, healthy=healthy)
+        self._telling.ended(attempt, ended.judgement)
         self._monitor.carry_out(ended.effects)
         if ended.outcome is not None:
             self._append(attempt.item.lease, ended.outcome)
@@ -399,7 +404,7 @@ class Node:
                 if shard is not None:
                     self.ledger.gave_back(shard)
                 self._world.metrics.leases_lost(1)
-                self._log.warning("lease_lost", shard=lease.shard.number)
+                self._log.warning("lease_lost", job=lease.job.id, shard=lease.shard.number)
         for attempt in self.desk.drop(leases):
             self._sending.close(attempt, Break(BreakKind.GIVEN_UP, "the lease was lost"))
         self._hungry.set()
@@ -415,6 +420,10 @@ class Node:
             self.capacity_changed()
             self._hedge()
             self._lookout.look(now)
+            recorder = self._world.recorder
+            self._world.metrics.hindered(
+                queue=self._queue.obstacle is not None, journal=recorder.obstacle is not None
+            )
 
     async def _let_go(self) -> None:
         """Make durable what was appended and give the leases back; a failure of one hinders no other."""

@@ -22,6 +22,7 @@ class Sending:
         transport: The data plane.
         wording: Puts a request as its server understands it; None: all of them as they are.
         healthy: What a server's `/health` says now.
+        sent: Told of every attempt that goes out, in its task.
         ended: Told of every attempt's ending, and of what `/health` said where that was asked.
     """
 
@@ -31,12 +32,14 @@ class Sending:
         transport: Transport,
         wording: Wording | None,
         healthy: Callable[[Server], Awaitable[bool | None]],
+        sent: Callable[[Attempt], None],
         ended: Callable[[Attempt, Ending, bool | None], None],
     ) -> None:
         self._desk = desk
         self._transport = transport
         self._wording = wording
         self._healthy = healthy
+        self._sent = sent
         self._ended = ended
         self._under_way: dict[Attempt, asyncio.Task[None]] = {}
         self._request_ids = map(f"{secrets.token_hex(4)}-{{:x}}".format, itertools.count())
@@ -77,6 +80,8 @@ class Sending:
             raise
         finally:
             del self._under_way[attempt]
+            if attempt.span is not None:
+                attempt.span.end(None)
 
     async def _post(self, attempt: Attempt) -> Ending:
         """The permit is held only while the request is at the server."""
@@ -84,10 +89,12 @@ class Sending:
             if attempt.given_up is not None:
                 return attempt.given_up
             attempt.begun = True
+            attempt.request_id = next(self._request_ids)
+            self._sent(attempt)
             return await self._transport.send(
                 attempt.server.spec,
                 self._worded(attempt),
-                next(self._request_ids),
+                attempt.request_id,
                 attempt.item.lease.job.request_timeout_s,
             )
         except asyncio.CancelledError:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dispatcher.ports import Clock, Payloads, Queue, Recorder, Transport, Wording
+from dispatcher.ports import Clock, Payloads, Queue, Recorder, Tracer, Transport, Wording
 from dispatcher.telemetry.metrics import Metrics
 
 
@@ -17,3 +17,6 @@ class World:
     clock: Clock
     metrics: Metrics
     wording: Wording | None = None
+    tracer: Tracer | None = None
+    log_prompts: bool = False
+    """Whether the log may hold what requests and servers say."""

@@ -12,7 +12,7 @@ from dispatcher.jobs.files import Files
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.life import ENDED, Stage, shown
-from dispatcher.jobs.view import is_starving
+from dispatcher.jobs.view import is_starving, slack_s
 from dispatcher.model import JobId
 from dispatcher.ports import Clock
 from dispatcher.queue.sql import SqlQueue
@@ -79,7 +79,8 @@ class Housekeeping:
         statuses = Counter({shown(stage): 0 for stage in Stage})
         statuses.update(shown(kept.stage) for kept in jobs)
         busy = self._in_flight()
-        self._metrics.jobs_counted(statuses, sum(is_starving(kept, busy[kept.id], now) for kept in jobs))
+        starving = sum(is_starving(kept, busy[kept.id], now) for kept in jobs)
+        self._metrics.jobs_counted(statuses, starving, self._late(now))
         try:
             self._metrics.queue_depth(await self._queue.depth())
         except QueueUnreachableError:  # the queue itself has said so
@@ -92,6 +93,13 @@ class Housekeeping:
         in_flight = Counter(self._keeper.elsewhere.in_flight)
         in_flight.update(attempt.item.lease.job.id for attempt in self._node.desk.open_attempts())
         return in_flight
+
+    def _late(self, now: float) -> int:
+        """How many jobs will not be done in time at their present rate."""
+        standings = self._node.ledger.standings(self._node.desk.shards, now)
+        jobs, wall = self._keeper.jobs.values(), self._clock.wall()
+        slacks = [slack_s(kept, standings[kept.id], wall) for kept in jobs if kept.id in standings]
+        return sum(slack is not None and slack < 0 for slack in slacks)
 
     async def _sweep(self) -> None:
         try:

@@ -101,7 +101,7 @@ def view_of(kept: Kept, now: Now) -> JobView:
         rows_per_s=standing.rows_per_s,
         tokens_per_s=standing.tokens_per_s,
         eta_s=eta_s,
-        slack_s=None if eta_s is None else details.expires_at - now.wall - eta_s,
+        slack_s=slack_s(kept, standing, now.wall),
         starving=is_starving(kept, in_flight, now.monotonic),
         obstacle=kept.obstacle or standing.hindrance or _held_up(kept, now, in_flight),
         created_at=kept.created_at,
@@ -122,6 +122,12 @@ def is_starving(kept: Kept, in_flight: int, monotonic: float) -> bool:
     if kept.stage is not Stage.IN_PROGRESS or kept.details.paused or in_flight or kept.busy_at is None:
         return False
     return monotonic - kept.busy_at >= STARVING_S
+
+
+def slack_s(kept: Kept, standing: Standing, wall: float) -> float | None:
+    """What is left of a job's window when it is done at its present rate; None while that is not known."""
+    eta_s = _eta_s(kept, standing)
+    return None if eta_s is None else kept.details.expires_at - wall - eta_s
 
 
 def _eta_s(kept: Kept, standing: Standing) -> float | None:

@@ -277,4 +277,5 @@ class Monitor:
 
 
 def _why(server: Server) -> str:
-    return f"{server.reason}; {server.serving}" if server.state is State.ACTIVE else server.reason
+    reason = server.plain_reason
+    return f"{reason}; {server.serving}" if server.state is State.ACTIVE else reason

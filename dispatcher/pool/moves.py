@@ -24,19 +24,29 @@ class Moves:
     """Makes every move of every server: what follows from it is counted, logged, planned and returned."""
 
     def __init__(
-        self, settings: PoolSettings, metrics: Metrics, clock_now: Callable[[], float], random: Random
+        self,
+        settings: PoolSettings,
+        metrics: Metrics,
+        clock_now: Callable[[], float],
+        random: Random,
+        *,
+        log_prompts: bool = False,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._now = clock_now
         self._random = random
+        self._log_prompts = log_prompts
         self._log = structlog.get_logger("dispatcher.pool")
 
-    def make(self, server: Server, event: Event, reason: str) -> Sequence[Effect]:
-        """Move if the server's state has this move; evidence that comes too late changes nothing."""
+    def make(self, server: Server, event: Event, reason: str, plain: str | None = None) -> Sequence[Effect]:
+        """Move if the server's state has this move; evidence that comes too late changes nothing.
+
+        `plain` is the reason without a server's words, where it has any.
+        """
         if not server.machine.allows(event):
             return ()
-        move = server.machine.move(event, reason, self._now())
+        move = server.machine.move(event, reason, self._now(), plain)
         if move.after is State.ACTIVE:
             server.admitted(move.at, spared=move.before is State.SUSPECT)
             server.next_scrape_at = move.at + self._random.uniform(0.0, self._settings.scrape_interval_s)
@@ -90,7 +100,8 @@ class Moves:
         )
         loud = move.after in (State.EVICTED, State.MISMATCHED)
         log = self._log.debug if quiet else self._log.warning if loud else self._log.info
-        log(f"server_{move.after}", server=server.spec.id, before=move.before.value, reason=move.reason)
+        reason = move.reason if self._log_prompts else move.plain
+        log(f"server_{move.after}", server=server.spec.id, before=move.before.value, reason=reason)
 
 
 def _effects(server: Server, move: Move) -> Sequence[Effect]:

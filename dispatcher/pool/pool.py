@@ -39,7 +39,7 @@ from dispatcher.telemetry.metrics import Metrics
 class Pool:
     """The servers by id, and the rules that move them from state to state."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each has a default but what every pool needs
         self,
         settings: PoolSettings,
         metrics: Metrics,
@@ -49,6 +49,7 @@ class Pool:
         *,
         live_reserve: float = 0.0,
         portion: Portion = ALL,
+        log_prompts: bool = False,
     ) -> None:
         self.settings = settings
         self._live_reserve = live_reserve
@@ -57,7 +58,7 @@ class Pool:
         self._metrics = metrics
         self._now = clock_now
         self._absences = absences or Absences(clock_now)
-        self._moves = Moves(settings, metrics, clock_now, random)
+        self._moves = Moves(settings, metrics, clock_now, random, log_prompts=log_prompts)
         self._brake = Brake()
         self._log = structlog.get_logger("dispatcher.pool")
 
@@ -160,11 +161,11 @@ class Pool:
 
     def _unreached(self, server: Server, judgement: Judgement) -> Sequence[Effect]:
         """No fault of the server's; but where no way leads to it, it can be given nothing."""
-        return self._moves.make(server, Event.DOUBTED, judgement.message) if judgement.offline else ()
+        return self._told(server, Event.DOUBTED, judgement) if judgement.offline else ()
 
     def _overloaded(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
         now = self._now()
-        server.failed(end.judgement.message, now)
+        server.failed(end.judgement, now)
         server.limit.overloaded(server.in_flight, end.sent_at, now)
         retry_after_s = end.judgement.retry_after_s
         pause_s = PAUSE_DEFAULT_S if retry_after_s is None else max(PAUSE_MIN_S, retry_after_s)
@@ -176,24 +177,29 @@ class Pool:
             server.doubted_at = self._now()
         if end.repeated:
             return ()
-        server.failed(end.judgement.message, self._now())
+        server.failed(end.judgement, self._now())
         server.doubts += 1
         if server.doubts < DOUBTS_MAX:
             return ()
-        reason = f"{server.doubts} doubtful answers in a row, the last: {end.judgement.message}"
-        return self._moves.make(server, Event.DOUBTED, reason)
+        before = f"{server.doubts} doubtful answers in a row, the last: "
+        return self._told(server, Event.DOUBTED, end.judgement, before)
 
     def _faulted(self, server: Server, judgement: Judgement) -> Sequence[Effect]:
-        server.failed(judgement.message, self._now())
+        server.failed(judgement, self._now())
         if judgement.hard:
-            return self._process_gone(server, Event.DIED, judgement.message)
-        return self._moves.make(server, Event.DOUBTED, judgement.message)
+            return self._process_gone(server, Event.DIED, judgement.message, judgement.plainly)
+        return self._told(server, Event.DOUBTED, judgement)
 
     def _mismatched(self, server: Server, end: AttemptEnd) -> Sequence[Effect]:
-        server.failed(end.judgement.message, self._now())
+        server.failed(end.judgement, self._now())
         if end.judgement.code is ErrorCode.MODEL_NOT_FOUND and end.model is not None:
             server.lacking[end.model] = self._now()
-        return self._moves.make(server, Event.MISMATCHED, end.judgement.message)
+        return self._told(server, Event.MISMATCHED, end.judgement)
+
+    def _told(self, server: Server, event: Event, judgement: Judgement, before: str = "") -> Sequence[Effect]:
+        """What an attempt's end tells, for a reason: in the log without the server's words."""
+        reason, plain = before + judgement.message, before + judgement.plainly
+        return self._moves.make(server, event, reason, plain)
 
     # Evidence from probes
 
@@ -336,11 +342,13 @@ class Pool:
         if report.telemetry is not None:  # what it can hold is known before the first request
             server.limit.measured(report.telemetry, server.spoken_for(self._now()))
 
-    def _process_gone(self, server: Server, event: Event, reason: str) -> Sequence[Effect]:
+    def _process_gone(
+        self, server: Server, event: Event, reason: str, plain: str | None = None
+    ) -> Sequence[Effect]:
         """Move; a draining server stays what it is, but its open requests must not wait for an answer."""
         if server.state is State.DRAINING:
             return (GiveUp(server, reason),)
-        return self._moves.make(server, event, reason)
+        return self._moves.make(server, event, reason, plain)
 
 
 def _with_one_silent(server: Server, lost: Sequence[Effect]) -> Sequence[Effect]:

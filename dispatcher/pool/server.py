@@ -30,6 +30,8 @@ class Record:
     tokens: int = 0
     evictions: int = 0
     last_fault: str = ""
+    last_fault_plain: str = ""
+    """The same without the server's words: what a log may hold."""
     last_fault_at: float | None = None
 
 
@@ -127,8 +129,16 @@ class Server:
     @property
     def reason(self) -> str:
         """Why it stands where it stands, for the operator to read."""
+        return self._with_seen(self.machine.reason)
+
+    @property
+    def plain_reason(self) -> str:
+        """The same without the server's words, which can repeat a prompt: what a log may hold."""
+        return self._with_seen(self.machine.plain)
+
+    def _with_seen(self, reason: str) -> str:
         unanswered = self.state is State.JOINING and self.seen
-        return f"{self.machine.reason}: {self.seen}" if unanswered else self.machine.reason
+        return f"{reason}: {self.seen}" if unanswered else reason
 
     @property
     def serving(self) -> str:
@@ -215,10 +225,11 @@ class Server:
             self.record.tokens += judgement.tokens.completion
             self.limit.completed(self.spoken_for(now), now)
 
-    def failed(self, message: str, now: float) -> None:
+    def failed(self, judgement: Judgement, now: float) -> None:
         """Note a fault, for the operator to see."""
         self.record.failed += 1
-        self.record.last_fault = message
+        self.record.last_fault = judgement.message
+        self.record.last_fault_plain = judgement.plainly
         self.record.last_fault_at = now
 
     def stalled(self, stall_s: float, now: float) -> bool:

@@ -8,6 +8,7 @@ from dispatcher.errors import IllegalTransitionError
 
 HISTORY_MAX = 32
 """Moves remembered per server, for the log and the operator."""
+NOT_ANSWERED = "not answered yet"
 
 
 class State(StrEnum):
@@ -86,6 +87,8 @@ class Move:
     event: Event
     after: State
     reason: str
+    plain: str = ""
+    """The reason without a server's words, which can repeat a prompt: what a log may hold."""
 
 
 class Machine:
@@ -102,13 +105,16 @@ class Machine:
         """Whether the table has this move from the present state."""
         return (self.state, event) in TRANSITIONS
 
-    def move(self, event: Event, reason: str, now: float) -> Move:
-        """Take the move and remember it. Raises IllegalTransitionError for one not in the table."""
+    def move(self, event: Event, reason: str, now: float, plain: str | None = None) -> Move:
+        """Take the move and remember it. Raises IllegalTransitionError for one not in the table.
+
+        `plain` is the reason as a log may hold it; None where `reason` has no words of a server's.
+        """
         after = TRANSITIONS.get((self.state, event))
         if after is None:
             past = "; ".join(f"{m.before} -{m.event}-> {m.after} ({m.reason})" for m in self.history)
             raise IllegalTransitionError(f"no move {event} from {self.state}; history: {past or 'none'}")
-        move = Move(now, self.state, event, after, reason)
+        move = Move(now, self.state, event, after, reason, reason if plain is None else plain)
         self.history.append(move)
         self.state, self.since = after, now
         return move
@@ -116,4 +122,9 @@ class Machine:
     @property
     def reason(self) -> str:
         """Why it stands where it stands."""
-        return self.history[-1].reason if self.history else "not answered yet"
+        return self.history[-1].reason if self.history else NOT_ANSWERED
+
+    @property
+    def plain(self) -> str:
+        """The same without a server's words."""
+        return self.history[-1].plain if self.history else NOT_ANSWERED

@@ -13,7 +13,7 @@ _SCHEMES: Final = ("s3", "s3a")
 
 
 def can_abort_uploads(url: str) -> bool:
-    """Whether those of a store can be found: it is S3, and boto3 is installed, which obstore can do without."""
+    """Whether those of a store can be found: it is S3, and boto3, which obstore does without, is there."""
     return urlsplit(url).scheme in _SCHEMES and importlib.util.find_spec("boto3") is not None
 
 

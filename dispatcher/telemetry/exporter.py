@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Metric,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.registry import Collector
 
 from dispatcher.errors import ConfigError, Fault
@@ -73,6 +79,13 @@ def bind_fault(error: OSError, port: int, host: str, setting: str) -> Fault:
     reasons = {errno.EADDRINUSE: "is in use", errno.EACCES: "may not be bound without privileges"}
     reason = reasons.get(error.errno or 0, f"cannot be bound: {error.strerror}")
     return Fault(f"{setting}port", f"{port} on {host} {reason}")
+
+
+def process_registry() -> CollectorRegistry:
+    """A registry that has `process_*` already: this process's memory, processor time and descriptors."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
 
 
 def exposition(registry: CollectorRegistry) -> bytes:

@@ -18,6 +18,9 @@ MODELS_MAX = 64
 """Models with a label of their own; tokens of any further model are counted as `other`."""
 UNNAMED = "unknown"
 """Stands for the model of requests that name none."""
+EVICTION_REASONS = ("died", "failed")
+HEDGE_RESULTS = ("won", "lost", "failed")
+SUCCESS = "success"
 
 
 class Metrics:
@@ -28,7 +31,12 @@ class Metrics:
         self._fleet = FleetFamilies(registry)
         self._servers: dict[str, _ServerSeries] = {}
         self._models: dict[str, _ModelSeries] = {}
-        self._outcomes: dict[str, Counter] = {}
+        # Counters begin at 0, not at their first event: to Prometheus, a series that begins at 1 never rose.
+        self._outcomes: dict[str, Counter] = {
+            result: self._fleet.outcomes.labels(result) for result in (SUCCESS, *map(str, ErrorCode))
+        }
+        for result in HEDGE_RESULTS:
+            self._fleet.hedges.labels(result)
         build = {"version": importlib.metadata.version("dispatcher"), "python": platform.python_version()}
         self._fleet.build_info.labels(**build).set(1)
 
@@ -69,7 +77,7 @@ class Metrics:
     def outcomes_recorded(self, outcomes: Collection[Outcome]) -> None:
         """These requests have their final results. Told together: every increment takes a lock."""
         for code, count in collections.Counter(outcome.code for outcome in outcomes).items():
-            self._outcome("success" if code is None else code.value).inc(count)
+            self._outcomes[SUCCESS if code is None else code.value].inc(count)
             if code is ErrorCode.POISON:
                 self._fleet.poison.inc(count)
         for model, (prompt, completion) in _tokens_by_model(outcomes).items():
@@ -102,11 +110,12 @@ class Metrics:
         shards.labels("leased").set(depth.shards_leased)
         shards.labels("settled").set(depth.shards_settled)
 
-    def jobs_counted(self, by_status: Mapping[str, int], starving: int) -> None:
-        """So many jobs have each status, those with none included, and so many starve."""
+    def jobs_counted(self, by_status: Mapping[str, int], starving: int, late: int = 0) -> None:
+        """So many jobs have each status, those with none included; so many starve, or will be late."""
         for status, count in by_status.items():
             self._fleet.jobs.labels(status).set(count)
         self._fleet.jobs_starving.set(starving)
+        self._fleet.jobs_late.set(late)
 
     def nodes_counted(self, by_state: Mapping[str, int]) -> None:
         """So many nodes share the queue, by state, those with none included."""
@@ -125,6 +134,15 @@ class Metrics:
         """A timer of the event loop rang this late."""
         self._fleet.event_loop_lag_seconds.observe(seconds)
 
+    def source_followed(self, source: str, faulty: Callable[[], bool]) -> None:
+        """A source of servers is followed. Whether it is faulty is read at each scrape."""
+        self._fleet.source_faulty.labels(source).set_function(faulty)
+
+    def hindered(self, *, queue: bool, journal: bool) -> None:
+        """Whether the queue cannot be used just now, and whether nothing can be recorded."""
+        self._fleet.obstacle.labels("queue").set(queue)
+        self._fleet.obstacle.labels("journal").set(journal)
+
     def waiting_for_servers(self, *, waiting: bool) -> None:
         """Whether there is work and no usable server."""
         self._fleet.waiting_for_servers.set(waiting)
@@ -133,12 +151,6 @@ class Metrics:
         series = self._servers.get(server)
         if series is None:
             series = self._servers[server] = _ServerSeries(server, self._server_families)
-        return series
-
-    def _outcome(self, result: str) -> Counter:
-        series = self._outcomes.get(result)
-        if series is None:
-            series = self._outcomes[result] = self._fleet.outcomes.labels(result)
         return series
 
     def _model(self, model: str) -> "_ModelSeries":
@@ -174,6 +186,8 @@ class _ServerSeries:
         self.limit = families.limit.labels(server)
         self.probe_seconds = families.probe_seconds.labels(server)
         self.readmissions = families.readmissions.labels(server)
+        for reason in EVICTION_REASONS:  # at 0, as above
+            families.evictions.labels(server, reason)
 
     def enter(self, state: str) -> None:
         for series in self._states.values():

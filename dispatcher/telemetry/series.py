@@ -69,9 +69,20 @@ class FleetFamilies:
             "jobs_starving", "Jobs that may be sent and have had nothing in flight for a minute."
         )
         self.nodes = gauge("nodes", "Nodes that share the queue, by what this one knows of them.", ["state"])
+        self.jobs_late = gauge(
+            "jobs_late", "Jobs that will not be done within their window at their present rate."
+        )
+        self.obstacle = gauge(
+            "obstacle", "1 while nothing can be leased, or nothing recorded, otherwise 0.", ["part"]
+        )
         self.leases_lost = counter("leases_lost_total", "Leases that another node took over.")
         self.journal_sync_seconds = histogram("journal_sync_seconds", "Time that a sync of journals took.")
         self.event_loop_lag_seconds = histogram("event_loop_lag_seconds", "How late the loop's timers ring.")
+        self.source_faulty = gauge(
+            "source_faulty",
+            "1 while what lists servers cannot be read, or not wholly, otherwise 0.",
+            ["source"],
+        )
         self.waiting_for_servers = gauge(
             "waiting_for_servers", "1 while there is work and no usable server, otherwise 0."
         )

@@ -28,6 +28,8 @@ class RequestRecord:
     """Whether its connection had carried a request before."""
     in_flight: int
     """Other requests in flight when it came."""
+    traceparent: str = ""
+    """Its W3C trace context, or nothing."""
 
 
 class EngineDeadError(Exception):
@@ -88,7 +90,7 @@ class Flights:
     def open(self, request: web.BaseRequest, arrival: Arrival) -> Iterator[Flight]:
         """Log a request and hold it. Raises RefusalError where its id is that of one still open."""
         request_id = request.headers.get("X-Request-Id", "")
-        self._write(request_id, arrival)
+        self._write(request, request_id, arrival)
         with self._claimed(request_id):
             self._number += 1
             flight = self._open[self._number] = Flight(self._number, request)
@@ -141,10 +143,18 @@ class Flights:
         finally:
             self._ids.discard(request_id)
 
-    def _write(self, request_id: str, arrival: Arrival) -> None:
+    def _write(self, request: web.BaseRequest, request_id: str, arrival: Arrival) -> None:
         found = self._marker.search(arrival.body)
         marker = found[0].decode(errors="replace") if found else ""
         now = asyncio.get_running_loop().time()
         self.log.append(
-            RequestRecord(marker, request_id, arrival.route, now, arrival.reused, arrival.in_flight)
+            RequestRecord(
+                marker,
+                request_id,
+                arrival.route,
+                now,
+                arrival.reused,
+                arrival.in_flight,
+                request.headers.get("traceparent", ""),
+            )
         )

@@ -4,6 +4,7 @@ import asyncio
 import io
 import socket
 import time
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
@@ -47,7 +48,8 @@ class AiohttpTransport:
     methods (`IDEMPOTENT_METHODS` in its `client.py`), and every send here is a POST.
 
     `connect_timeout_s` covers name lookup, connecting and TLS. An answer larger than `answer_bytes_max` is
-    not read to its end. What runs out in one of the `absences` is nobody's fault.
+    not read to its end. What runs out in one of the `absences` is nobody's fault. `trace` gives the headers
+    by which a server's own spans belong to the attempt of the running task.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class AiohttpTransport:
         answer_bytes_max: int = ANSWER_BYTES_MAX,
         open_bytes_max: int = OPEN_BYTES_MAX,
         absences: Absences | None = None,
+        trace: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self._absences = absences or Absences(time.monotonic)
+        self._trace = trace
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout_s)
         self._answer_bytes_max = answer_bytes_max
         self._open_bytes_max = open_bytes_max
@@ -118,10 +122,13 @@ class AiohttpTransport:
     ) -> Ending:
         target = self._target(server)
         body = request.body
+        headers = target.headers(request_id)
+        if self._trace is not None:
+            headers.update(self._trace())
         response = await self._session.post(
             target.url(request.url),
             data=body if len(body) <= _BYTES_IN_ONE_WRITE else io.BytesIO(body),
-            headers=target.headers(request_id),
+            headers=headers,
             timeout=self._timeout_of(timeout_s),
             allow_redirects=False,
             server_hostname=server.host_name,

@@ -560,7 +560,8 @@ async def test_a_job_tells_how_it_gets_on(slow_stage, monkeypatch):
 
 async def test_the_metrics_tell_of_jobs_and_of_the_queue(slow_stage, monkeypatch):
     monkeypatch.setattr("dispatcher.jobs.housekeeping.TELL_S", 0.0)
-    batch = await slow_stage.submit(rows(100))
+    monkeypatch.setattr("dispatcher.jobs.view.RATE_S_MIN", 0.0)
+    batch = await slow_stage.submit(rows(3000), window="20s")
     await slow_stage.until(batch, lambda found: found.request_counts.completed >= 5)
     await asyncio.sleep(1.2)
     async with slow_stage.http.get(f"{slow_stage.url}/metrics") as response:
@@ -568,6 +569,7 @@ async def test_the_metrics_tell_of_jobs_and_of_the_queue(slow_stage, monkeypatch
     assert 'dispatcher_jobs{status="in_progress"} 1.0' in told
     assert 'dispatcher_jobs{status="failed"} 0.0' in told
     assert "dispatcher_jobs_starving 0.0" in told
+    assert "dispatcher_jobs_late 1.0" in told, "3,000 rows take longer than 20 s"
 
 
 @pytest.mark.parametrize("changes", [{"weight": 0}, {"limit": 0}, {"priority": "high"}, []])

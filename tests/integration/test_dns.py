@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from jobs import rows, sends
 from name_server import NameServer
+from running import Running
 from structlog.testing import capture_logs
 
 from dispatcher import Dispatcher
@@ -18,7 +19,6 @@ from dispatcher.discovery.resolver import SystemResolver
 from dispatcher.testing.engine import EngineSettings
 
 SLOW = EngineSettings(max_sequences=8, decode_step_s=0.01)
-WITHIN_S = 30.0
 QUICK = {"probe_interval_s": 0.1, "scrape_interval_s": 0.2, "readmit_backoff_min_s": 0.1, "limit": 4}
 NAME, SRV = "vllm.test", "_http._tcp.vllm.test"
 
@@ -46,36 +46,6 @@ def serve_at(serve):
         ]
 
     return start
-
-
-class Running:
-    """A job over names, while it runs."""
-
-    def __init__(self, run, job):
-        self.run, self.job = run, job
-        self.task = asyncio.create_task(run.execute())
-
-    def server(self, server):
-        """What the pool says of a server: None where it is no member."""
-        return next((view for view in self.run.snapshot().servers if view.server == server.url), None)
-
-    def states(self, *servers):
-        return [view.state if (view := self.server(server)) else None for server in servers]
-
-    async def until(self, holds):
-        """Wait while the job runs; it must not end before."""
-        async with asyncio.timeout(WITHIN_S):
-            while not holds():
-                assert not self.task.done(), self.task.result()
-                await asyncio.sleep(0.005)
-
-    async def end(self, count):
-        """All rows have succeeded, each sent once for all that we know of."""
-        async with asyncio.timeout(WITHIN_S):
-            summary = await self.task
-        assert summary.exit_code == 0
-        assert self.job.ids == [f"row-{number:05}" for number in range(count)]
-        return summary
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from dispatcher.api.nodes import NodeList, NodeView
 from dispatcher.api.openai_batches import NewBatch
 from dispatcher.api.openapi import read_description
 from dispatcher.api.registration import Deregistered, Registered
+from dispatcher.api.scrape_targets import Target
 from dispatcher.api.servers import ServerList, ServerView
 from dispatcher.config.servers import LIMIT_MAX
 from dispatcher.jobs.company import Presence
@@ -39,6 +40,7 @@ RECORDS = {
     "ServerList": ServerList,
     "Node": NodeView,
     "NodeList": NodeList,
+    "Target": Target,
     "Registered": Registered,
     "Deregistered": Deregistered,
 }
@@ -114,7 +116,7 @@ def test_who_may_call_a_route_is_told(description):
 def test_a_record_is_described_with_its_fields(schemas, name):
     told, known = schemas[name], {each.encode_name: each for each in msgspec.structs.fields(RECORDS[name])}
     assert set(told["properties"]) == set(known)
-    answers = {"Server", "ServerList", "Node", "NodeList", "Registered", "Deregistered"}
+    answers = {"Server", "ServerList", "Node", "NodeList", "Target", "Registered", "Deregistered"}
     owed = set(known) if name in answers else {field for field, each in known.items() if each.required}
     assert set(told.get("required", ())) == owed
     strict = RECORDS[name].__struct_config__.forbid_unknown_fields

@@ -31,7 +31,7 @@ def test_without_any_source_the_documented_defaults_stand():
     assert config.model_dump(mode="json") == {
         "servers": [],
         "api_key": None,
-        "discovery": {"file": None, "dns": None, "registration": None},
+        "discovery": {"file": None, "dns": None, "kubernetes": None, "registration": None},
         "dispatch": {
             "max_attempts": 3,
             "request_timeout_s": None,

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatcher.cli.commands import app
 from dispatcher.cli.exits import Exit
-from dispatcher.config import Config, ServerEntry, load_config
+from dispatcher.config import Config, KubernetesEntry, ServerEntry, load_config
 from dispatcher.config.settings import setting_places
 from dispatcher.errors import ConfigError
 from dispatcher.ingest.scan import scan
@@ -123,6 +123,15 @@ def test_every_field_of_a_servers_entry_stands_there_with_its_default():
         for name, field in ServerEntry.model_fields.items()
     }
     assert {cells[0].strip("`"): cells[1] for cells in rows(README, "field")} == fields
+
+
+def test_every_field_of_a_kubernetes_entry_stands_there_with_its_default():
+    shared = ServerEntry.model_fields
+    own = {
+        name: shown(each.default) for name, each in KubernetesEntry.model_fields.items() if name not in shared
+    }
+    told = rows(section("## Settings"), "field of a Kubernetes entry")
+    assert {cells[0].strip("`"): cells[1] for cells in told} == own
 
 
 def test_every_field_of_a_fleets_group_stands_there_with_its_default():

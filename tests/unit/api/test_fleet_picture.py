@@ -4,6 +4,7 @@ from dispatcher.api.fleet_picture import SERVERS_SHOWN_MAX, TEXT_CHARACTERS_MAX,
 from dispatcher.api.members import Member
 from dispatcher.api.rates import Meter
 from dispatcher.api.reasons import KINDS
+from dispatcher.model import Judgement, Verdict
 from dispatcher.pool.states import Event, State
 
 
@@ -70,7 +71,7 @@ def test_why_a_server_was_evicted_is_still_told_when_it_is_back(server):
 def test_what_servers_say_is_kept_from_viewers_who_may_not_read_it(server):
     one = server("a", State.EVICTED, "row says: my secret")
     one.record.evictions = 1
-    one.failed("row says: my secret", 3.0)
+    one.failed(Judgement(Verdict.DOUBTFUL, message="row says: my secret", status=500), 3.0)
     card = draw([one], texts=False).servers[0]
     assert "secret" not in repr(card)
     assert (card.why, card.evicted_for, card.last_fault) == ("died", "died", "")

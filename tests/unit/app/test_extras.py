@@ -4,13 +4,17 @@ import sys
 
 import pytest
 
-from dispatcher.app.extras import require_postgresql, require_tables
+from dispatcher.app.extras import require_kubernetes, require_postgresql, require_tables
 from dispatcher.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("require", "module", "extra"),
-    [(require_tables, "pyarrow", "tables"), (require_postgresql, "asyncpg", "postgresql")],
+    [
+        (require_tables, "pyarrow", "tables"),
+        (require_postgresql, "asyncpg", "postgresql"),
+        (require_kubernetes, "kubernetes_asyncio", "kubernetes"),
+    ],
 )
 def test_a_missing_extra_is_named(monkeypatch, require, module, extra):
     require()

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from dispatcher.app.sources import Membership, Source, check_sources, open_sources
-from dispatcher.config import load_config
+from dispatcher.app.sources import Membership, Source, check_sources, has_sources, open_sources
+from dispatcher.config import DiscoverySettings, load_config
 from dispatcher.errors import ConfigError
 from dispatcher.model import ServerId, ServerSpec
 
@@ -65,6 +65,25 @@ async def test_a_list_that_never_changes_is_told_once(told):
 
 def config(**settings):
     return load_config(None, settings, {})
+
+
+SOURCES = {
+    "servers": {"servers": ["http://a"]},
+    "file": {"discovery": {"file": "servers.txt"}},
+    "dns": {"discovery": {"dns": ["http://vllm.test"]}},
+    "kubernetes": {"discovery": {"kubernetes": {"service": "vllm"}}},
+}
+
+
+@pytest.mark.parametrize("settings", SOURCES.values(), ids=SOURCES)
+def test_each_place_that_lists_servers_is_source_enough(settings):
+    assert has_sources(config(**settings))
+
+
+def test_there_is_no_other_place_and_registration_alone_lists_nobody():
+    assert {*DiscoverySettings.model_fields, "servers"} == {*SOURCES, "registration"}
+    registration = {"tokens": [{"name": "a", "hash": "sha256:" + "0" * 64}]}
+    assert not has_sources(config(discovery={"registration": registration}))
 
 
 def test_without_any_source_the_options_that_give_one_are_named():

@@ -48,7 +48,8 @@ async def test_the_systems_own_files_are_honoured():
 async def test_the_system_says_why_a_name_has_no_address():
     async with SystemResolver() as resolver:
         assert await complaint_of(resolver.addresses("nothing.invalid"))
-        assert await complaint_of(resolver.addresses("x" * 64 + ".invalid")) == "UnicodeError"
+        long = await complaint_of(resolver.addresses("x" * 64 + ".invalid"))
+        assert long in {"UnicodeError", "UnicodeEncodeError"}  # the latter since Python 3.13
 
 
 async def test_addresses_of_both_kinds_are_found(names, resolver):

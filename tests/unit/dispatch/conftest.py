@@ -319,6 +319,8 @@ class Scene:
     lease_s: float = 60.0
     wait_for_servers_s: float | None = None
     pool: dict = field(default_factory=dict)
+    tracer: object = None
+    log_prompts: bool = False
 
 
 class Bench:
@@ -336,7 +338,8 @@ class Bench:
         self.monitor = Monitor(self.pool, self.network, clock, self.metrics, tasks)
         settings = DispatchSettings(**dispatch)
         self.desk = Desk(self.pool, judge, settings, Ceiling(scene.ceiling), self.metrics, now)
-        world = World(self.queue, self.payloads, self.recorder, self.network, clock, self.metrics)
+        ports = (self.queue, self.payloads, self.recorder, self.network, clock, self.metrics)
+        world = World(*ports, scene.tracer, scene.log_prompts)
         waiting = Waiting(scene.wait_for_servers_s)
         queue = QueueSettings(lease_s=scene.lease_s)
         self.node = Node(NodeId("node"), world, self.desk, self.monitor, settings, queue, waiting)
@@ -353,6 +356,10 @@ class Bench:
 
     async def run(self, *, until_drained=True):
         await self.node.run(until_drained=until_drained)
+
+    def hindrance(self, part):
+        """What the metrics tell of it."""
+        return self.registry.get_sample_value("dispatcher_obstacle", {"part": part})
 
     def outcomes(self):
         return {index: outcomes[0] for index, outcomes in self.recorder.outcomes.items()}

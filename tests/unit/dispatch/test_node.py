@@ -472,6 +472,7 @@ async def test_a_queue_that_fails_for_a_while_is_told_and_waited_for(bench):
         await asyncio.sleep(500)
         assert not running.done()
         assert b.node.obstacle == "the database is out of reach"
+        assert (b.hindrance("queue"), b.hindrance("journal")) == (1, 0)
         assert len(b.recorder.outcomes) == len(b.network.sends()) > 50
         failed_calls = [call for at, call in b.queue.calls if at > 100]
         assert len(failed_calls) < 2 * 400 * len(leases_of(b))
@@ -637,11 +638,13 @@ async def test_nothing_is_sent_while_outcomes_cannot_be_recorded(bench):
         await asyncio.sleep(100)
         assert len(b.network.sends()) == sends
         assert b.node.held_up == "no space left on device"
+        assert (b.hindrance("queue"), b.hindrance("journal")) == (0, 1)
         b.recorder.obstacle = None
         assert b.node.held_up is None
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(TICK_S + 0.01)
         assert b.network.sends()[-1][0] <= began + TICK_S
+        assert b.hindrance("journal") == 0
         await running
         b.assert_answered_once()
 

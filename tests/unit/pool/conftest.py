@@ -41,13 +41,14 @@ class Latest(Random):
 class Fleet:
     """A pool with a clock that the test moves, and shorthands for what happens to its servers."""
 
-    def __init__(self, clock_now=None, **settings):
+    def __init__(self, clock_now=None, *, log_prompts=False, **settings):
         self.time = 100.0
         clock_now = clock_now or (lambda: self.time)
         self.registry = CollectorRegistry()
         self.metrics = Metrics(self.registry)
         self.absences = Absences(clock_now)
-        self.pool = Pool(PoolSettings(**settings), self.metrics, clock_now, Latest(7), self.absences)
+        ours = (self.metrics, clock_now, Latest(7), self.absences)
+        self.pool = Pool(PoolSettings(**settings), *ours, log_prompts=log_prompts)
 
     def join(self, *names, **fields):
         """These servers are all members; returns the new ones."""

@@ -3,6 +3,7 @@ from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 
 from dispatcher.config import PoolSettings
 from dispatcher.model import (
@@ -10,6 +11,7 @@ from dispatcher.model import (
     CanaryReport,
     ErrorCode,
     Health,
+    Judgement,
     ProbeReport,
     ServerId,
     ServerSpec,
@@ -17,7 +19,7 @@ from dispatcher.model import (
     Tokens,
     Verdict,
 )
-from dispatcher.pool.effects import GiveUp, Look, Loss, Spared
+from dispatcher.pool.effects import AttemptEnd, GiveUp, Look, Loss, Spared
 from dispatcher.pool.moves import LAST_WORDS_S
 from dispatcher.pool.pool import Pool
 from dispatcher.pool.schedule import WELL_AFTER_S
@@ -979,3 +981,47 @@ def test_servers_that_are_admitted_together_are_not_asked_for_their_figures_toge
     times = sorted(server.next_scrape_at for server in servers)
     assert all(100 <= at <= 105 for at in times)
     assert max(later - earlier for earlier, later in pairwise(times)) < 0.5
+
+
+def servers_shown(fleet):
+    """The servers that have series."""
+    samples = [sample for family in fleet.registry.collect() for sample in family.samples]
+    return {sample.labels["server"] for sample in samples if "server" in sample.labels}
+
+
+def test_servers_that_come_and_go_with_requests_open_leave_no_series(fleet):
+    for wave in range(4):
+        servers = fleet.join(*(f"s{wave}-{number}" for number in range(25)))
+        for server in servers:
+            fleet.pool.probed(server, UP)
+            fleet.verify(server)
+            fleet.load(server)
+        for server in servers[::2]:
+            fleet.end(server, Verdict.SERVER_FAULT, hard=True)
+        assert len(servers_shown(fleet)) == 25
+        fleet.join()
+        for server in servers:
+            server.gave_back(fleet.time)
+            fleet.end(server, Verdict.SUCCESS)
+    assert fleet.pool.servers == {}
+    assert servers_shown(fleet) == set()
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize(
+    ("verdict", "state"),
+    [(Verdict.SERVER_FAULT, State.SUSPECT), (Verdict.MISMATCH, State.MISMATCHED)],
+)
+def test_what_a_server_says_is_for_the_operator_and_in_the_log_only_where_it_is_asked_for(
+    make_fleet, verdict, state, asked
+):
+    fleet = make_fleet(log_prompts=asked)
+    server = fleet.admit()
+    said = Judgement(verdict, message="bad row: my secret", status=502)
+    with capture_logs() as logs:
+        fleet.pool.attempt_ended(server, AttemptEnd(said, fleet.time, "m", repeated=False))
+    (entry,) = logs
+    assert (entry["event"], server.state) == (f"server_{state}", state)
+    assert entry["reason"] == ("bad row: my secret" if asked else f"HTTP 502: {verdict}")
+    assert server.reason == server.record.last_fault == "bad row: my secret"
+    assert server.plain_reason == server.record.last_fault_plain == f"HTTP 502: {verdict}"

@@ -20,6 +20,7 @@ from dispatcher.model import (
     Tokens,
     Verdict,
 )
+from dispatcher.pool.states import State
 from dispatcher.telemetry.metrics import MODELS_MAX, Metrics
 
 A, B = "http://a:8000", "http://b:8000"
@@ -53,10 +54,12 @@ def exercise(metrics):
     metrics.hedge_ended("won")
     metrics.asked_again(AgainReason.CUT)
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
-    metrics.jobs_counted({"completed": 3}, 1)
+    metrics.jobs_counted({"completed": 3}, 1, 2)
+    metrics.hindered(queue=False, journal=True)
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
     metrics.event_loop_lagged(0.001)
+    metrics.source_followed("file", lambda: True)
     metrics.waiting_for_servers(waiting=True)
 
 
@@ -92,6 +95,9 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_queue_shards": {"state"},
         "dispatcher_jobs": {"status"},
         "dispatcher_jobs_starving": set(),
+        "dispatcher_jobs_late": set(),
+        "dispatcher_obstacle": {"part"},
+        "dispatcher_source_faulty": {"source"},
         "dispatcher_leases_lost": set(),
         "dispatcher_journal_sync_seconds": set(),
         "dispatcher_event_loop_lag_seconds": set(),
@@ -204,6 +210,59 @@ def test_jobs_are_counted_by_status(registry, metrics):
         assert registry.get_sample_value("dispatcher_jobs", {"status": "completed"}) == count
         assert registry.get_sample_value("dispatcher_jobs", {"status": "failed"}) == 1
         assert registry.get_sample_value("dispatcher_jobs_starving") == count
+        assert registry.get_sample_value("dispatcher_jobs_late") == 0
+    metrics.jobs_counted({}, 0, 2)
+    assert registry.get_sample_value("dispatcher_jobs_late") == 2
+
+
+def test_what_is_hindered_is_told_by_its_part_and_taken_back(registry, metrics):
+    for queue, journal in ((True, False), (False, True), (False, False)):
+        metrics.hindered(queue=queue, journal=journal)
+        assert registry.get_sample_value("dispatcher_obstacle", {"part": "queue"}) == queue
+        assert registry.get_sample_value("dispatcher_obstacle", {"part": "journal"}) == journal
+
+
+def test_a_counter_of_known_kinds_begins_at_0_so_that_its_first_event_is_a_rise(registry, metrics):
+    metrics.server_state(A, "joining")
+    zeros = {
+        (sample.name, *sample.labels.values())
+        for family in registry.collect()
+        for sample in family.samples
+        if sample.name.endswith("_total") and sample.value == 0
+    }
+    kinds = {"success", *map(str, ErrorCode)}
+    assert {("dispatcher_outcomes_total", kind) for kind in kinds} <= zeros
+    assert {("dispatcher_evictions_total", A, reason) for reason in ("died", "failed")} <= zeros
+    assert {("dispatcher_hedges_total", result) for result in ("won", "lost", "failed")} <= zeros
+    assert ("dispatcher_poison_total",) in zeros
+    assert ("dispatcher_leases_lost_total",) in zeros
+
+
+def everything_happens(metrics, server):
+    metrics.server_joined(server, lambda: 3, lambda: 64)
+    metrics.probe_ended(server, 0.02)
+    for state in State:
+        metrics.server_state(server, state)
+    for verdict in Verdict:
+        metrics.attempt_ended(server, verdict, 1.0)
+
+
+def test_the_series_of_a_thousand_servers_that_come_and_go_are_gone(registry, metrics):
+    exercise(metrics)
+    for server in (A, B):
+        metrics.forget_server(server)
+    before, of_one = len(generate_latest(registry)), set()
+    for number in range(1000):
+        server = f"http://gpu{number}:8000"
+        metrics.server_state(server, "joining")
+        metrics.server_evicted(server, "died")
+        if number == 0:
+            everything_happens(metrics, server)
+            of_one = labelled(registry, "server", server)
+        metrics.forget_server(server)
+    assert len(of_one) > 8
+    assert len(generate_latest(registry)) == before
+    assert len(metrics._servers) == 0
 
 
 def test_waiting_for_servers_is_told_and_taken_back(registry, metrics):
