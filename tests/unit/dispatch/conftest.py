@@ -339,7 +339,7 @@ class Bench:
         settings = DispatchSettings(**dispatch)
         self.desk = Desk(self.pool, judge, settings, Ceiling(scene.ceiling), self.metrics, now)
         ports = (self.queue, self.payloads, self.recorder, self.network, clock, self.metrics)
-        world = World(*ports, scene.tracer, scene.log_prompts)
+        world = World(*ports, tracer=scene.tracer, log_prompts=scene.log_prompts)
         waiting = Waiting(scene.wait_for_servers_s)
         queue = QueueSettings(lease_s=scene.lease_s)
         self.node = Node(NodeId("node"), world, self.desk, self.monitor, settings, queue, waiting)
