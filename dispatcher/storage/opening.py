@@ -11,21 +11,23 @@ from urllib.parse import urlsplit
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
+    NotFoundError,
     PermissionDeniedError,
     PreconditionError,
     UnauthenticatedError,
 )
 from obstore.store import from_url
 
+from dispatcher.config import OBJECT_SCHEMES
 from dispatcher.errors import MissingError, StorageError, TakenError, UnavailableError
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, ObjectStore, RetryConfig
 
-SCHEMES: Final = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
-"""Of the URLs that name an object store, as obstore has them."""
 REQUEST_S: Final = 60.0
-"""What one request may take, its bytes included."""
+"""What one request may take, its bytes included: 8 MiB, as a rule, or a journal."""
+PART_S: Final = 600.0
+"""What one part of a stream may take: of a file of a terabyte, parts have 120 MB."""
 CONNECT_S: Final = 5.0
 RETRIES: Final = 10
 RETRIES_S: Final = 120.0
@@ -37,7 +39,7 @@ _DETAIL_CHARACTERS_MAX: Final = 300
 
 def is_remote(name: str) -> bool:
     """Whether this names something in an object store, as `s3://bucket/key` does."""
-    return urlsplit(name).scheme in SCHEMES if "://" in name else False
+    return urlsplit(name).scheme in OBJECT_SCHEMES if "://" in name else False
 
 
 def open_store(url: str, *, retries: bool) -> "ObjectStore":
@@ -61,14 +63,14 @@ def open_store(url: str, *, retries: bool) -> "ObjectStore":
         "backoff": backoff,
     }
     client: ClientConfig = {
-        "timeout": timedelta(seconds=REQUEST_S),
+        "timeout": timedelta(seconds=PART_S if retries else REQUEST_S),
         "connect_timeout": timedelta(seconds=CONNECT_S),
         "allow_http": any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS),
     }
     try:
         store: ObjectStore = from_url(url, retry_config=again, client_options=client)
     except (BaseError, ValueError) as error:
-        raise StorageError(f"{url}: cannot be used as an object store: {detail_of(error)}") from error
+        raise StorageError(f"{url}: cannot be used as an object store: {detail_of(error)}") from None
     return store
 
 
@@ -78,19 +80,19 @@ def refusals(where: str, what: str) -> Iterator[None]:
 
     TakenError where a condition was not met, UnavailableError where the same may succeed later. obstore has
     one type for everything that is none of the named ones (an answer of 5xx, no connection, a time-out):
-    all of that counts as unavailable.
+    all of that counts as unavailable. The cause is not kept: logs show it, with URLs and answers in it.
     """
     try:
         yield
-    except (AlreadyExistsError, PreconditionError) as error:
-        raise TakenError(f"{where}: {what}: another has written there") from error
-    except FileNotFoundError as error:
-        raise MissingError(f"{where}: {what}: there is no such object, or no such place") from error
+    except (AlreadyExistsError, PreconditionError):
+        raise TakenError(f"{where}: {what}: another has written there") from None
+    except (FileNotFoundError, NotFoundError):
+        raise MissingError(f"{where}: {what}: there is no such object, or no such place") from None
     except (PermissionDeniedError, UnauthenticatedError) as error:
         advice = "give this process credentials that may do it"
-        raise StorageError(f"{where}: {what}: {detail_of(error)}; {advice}") from error
+        raise StorageError(f"{where}: {what}: {detail_of(error)}; {advice}") from None
     except (BaseError, OSError) as error:  # its files raise the latter
-        raise UnavailableError(f"{where}: {what}: {detail_of(error)}") from error
+        raise UnavailableError(f"{where}: {what}: {detail_of(error)}") from None
 
 
 _STATUS = re.compile(r"status code: ([0-9]{3}[A-Za-z ]*)")

@@ -59,8 +59,8 @@ class Remote:
         with refusals(self.url, "cannot be looked up"):
             try:
                 meta = obstore.head(self._store, self._key)
-            except FileNotFoundError as error:
-                raise InputError(f"{self.url}: there is no such object") from error
+            except FileNotFoundError:
+                raise InputError(f"{self.url}: there is no such object") from None
         version = meta["e_tag"] or meta["last_modified"].isoformat()
         return Found(self.url, meta["size"], version, meta["e_tag"])
 
