@@ -43,9 +43,19 @@ def lines_of_steps(summary: "StepsSummary") -> Iterator[str]:
 
 
 def log_of_steps(summary: "StepsSummary") -> None:
-    """The summary of several steps for a machine: one entry each."""
+    """The summary of several steps for a machine: one entry each, or one where all were finished before."""
     for name, step in summary.steps:
         log(step, step=name)
+    if not summary.steps:
+        done = summary.snapshot.done
+        structlog.get_logger("dispatcher.run").info(
+            "run_finished",
+            rows=summary.snapshot.rows,
+            succeeded=done.succeeded,
+            failed=done.failed,
+            output=summary.output,
+            exit_code=summary.exit_code,
+        )
 
 
 def _verdict(summary: Summary) -> str:

@@ -6,7 +6,6 @@ import types
 
 import pyarrow as pa
 import pytest
-from jobs import sends
 from tables import Annotation, texts
 
 from dispatcher.annotate.finding import find_files
@@ -49,12 +48,6 @@ async def test_a_pipe_goes_in_and_a_table_comes_out(cli, files, server):
     assert [line["text"] for line in out] == [row["text"] for row in texts(5)]
     assert "4 of 5 rows succeeded" in done.err
     assert "output standard output" in done.err
-    server.clear()
-    again = await cli.run(*piped(files, server), "--retry-failed")
-    assert again.status == 0, again.err
-    assert all(json.loads(line)["answer"] for line in again.out.splitlines())
-    assert sends(server).count("row-00001") == 1
-    assert not list(files.directory.glob("*.state"))
 
 
 async def test_what_is_piped_is_of_the_format_that_is_said(cli, files, server):

@@ -7,7 +7,6 @@ from tables import TWO_STEPS as TWO
 from tables import in_steps as argv
 from tables import steps_files, texts
 
-from dispatcher import ConfigError, Dispatcher
 from dispatcher.config import load_config, step_configs
 from dispatcher.testing.faults import Match
 from dispatcher.testing.presets import PRESETS
@@ -52,33 +51,6 @@ async def test_a_row_without_the_answer_that_a_step_needs_is_not_sent_to_it(cli,
     assert line["alone"], "it needs none of the others"
     assert sends(server).count("row-00002") == 2
     assert "step reason, finished: 4 of 5 rows succeeded, 1 failed" in done.err
-
-
-async def test_a_step_may_have_servers_and_a_model_of_its_own(cli, files, serve):
-    first, second = await serve(), await serve(models=("big",))
-    files.file("in.jsonl", texts(4))
-    steps = [TWO[0], {**TWO[1], "servers": [second.url], "model": "big"}]
-    files.file("dispatcher.yaml", yaml.safe_dump({"servers": [first.url], "annotate": {"steps": steps}}))
-    config = files.directory / "dispatcher.yaml"
-    done = await cli.run(*files.argv("in.jsonl", "out.jsonl", prompt=False), "--config", config)
-    assert done.status == 0, done.err
-    assert len(sends(first)) == len(sends(second)) == 4
-    assert {line["reason_server"] for line in files.lines("out.jsonl")} == {second.url}
-
-
-async def test_another_prompt_of_a_step_that_has_begun_is_refused(cli, files, server):
-    server.inject(PRESETS["context_length_400"], Match(text="row-00000"))
-    files.file("in.jsonl", texts(2))
-    command = argv(files, server)
-    assert (await cli.run(*command)).status == 1
-    files.file("reason.md", "Another {{ text }} {{ topic }}")
-    other = await cli.run(*command)
-    assert other.status == 2
-    assert "steps/reason" in other.err
-    assert "annotate.prompt" in other.err
-    single = await cli.run(*files.argv("in.jsonl", "out.jsonl", server))
-    assert (single.status, "a run of steps" in single.err) == (2, True)
-    assert (await cli.run(*command, "--restart")).status == 1
 
 
 @pytest.mark.parametrize(
@@ -128,18 +100,6 @@ async def test_a_prompt_that_cannot_be_made_of_an_answer_fails_its_row_alone(cli
     assert "the prompt cannot be made" in files.lines("out.jsonl")[1]["reason_error"]
 
 
-async def test_steps_can_be_asked_for_from_python(files, server):
-    source = files.file("in.jsonl", texts(3))
-    steps = [{**step, "prompt": str(files.directory / step["prompt"])} for step in TWO]
-    async with Dispatcher(servers=[server.url]) as d:
-        summary = await d.annotate_table(source, files.directory / "out.jsonl", steps=steps, temperature=0)
-        with pytest.raises(ConfigError, match="annotate_table"):
-            _ = [row async for row in d.annotate(texts(1), prompt="a", steps=steps)]
-    assert summary.exit_code == 0
-    assert [name for name, _ in summary.steps] == ["topic", "reason"]
-    assert all(line["reason"] for line in files.lines("out.jsonl"))
-
-
 def test_a_step_has_what_it_says_then_what_the_section_says_and_flags_go_before_both(files):
     path = files.file(
         "dispatcher.yaml",
@@ -159,17 +119,3 @@ def test_a_step_has_what_it_says_then_what_the_section_says_and_flags_go_before_
     assert [(each.annotate.temperature, each.annotate.seed, each.run.model) for each in configs] == [
         (0, 7, "m")
     ] * 2
-
-
-async def test_a_preview_shows_every_step_where_there_are_servers(cli, files, server):
-    files.file("in.jsonl", texts(3))
-    argv(files, server)
-    asked = files.argv("in.jsonl", "out.jsonl", prompt=False)
-    alone = await cli.run(*asked, "--config", files.directory / "dispatcher.yaml", "--preview", 1)
-    assert alone.out.splitlines()[1:3] == ["-- step topic", "[user] Topic of row-00000 a review?"]
-    assert "-- step reason" not in alone.out
-    shown = await cli.run(*argv(files, server), "--preview", 2)
-    assert shown.status == 0, shown.err
-    assert shown.out.count("-- step topic") == shown.out.count("-- step reason") == 2
-    assert "[user] Why is row-00000 a review about" in shown.out
-    assert not (files.directory / "out.jsonl").exists()

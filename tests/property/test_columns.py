@@ -138,7 +138,7 @@ def as_parquet(table, directory):
     return pq.read_table(directory / "plain.parquet")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(tables())
 def test_every_column_comes_back_as_it_was(table):
     names = table.column_names

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from dispatcher.annotate.faults import RowError
-from dispatcher.annotate.recipe import Recipe
+from dispatcher.annotate.recipe import Recipe, Recipes
 from dispatcher.annotate.templates import Prompt
 from dispatcher.errors import ConfigError
 
@@ -93,3 +93,26 @@ def test_conversations_are_sent_without_their_nulls(cell):
 def test_what_is_no_conversation_is_a_fault_of_the_row(cell):
     with pytest.raises(RowError):
         Recipe(messages_column="m").check({"m": cell})
+
+
+def steps(*texts):
+    """Steps called a, b, ...; the answer of each is the column of that name."""
+    return [
+        (name, Recipe(Prompt(text, name, name)), {name}) for name, text in zip("abc", texts, strict=False)
+    ]
+
+
+def test_several_steps_look_at_the_columns_that_none_of_them_makes():
+    assert Recipes(steps("{{ x }}", "{{ a }} {{ y }}", "{{ b }} {{ a }}")).columns == {"x", "y"}
+    assert Recipes(steps("{{ x }}", "{{ row.y }}")).columns is None
+    assert Recipes(steps("{{ x }}", "{{ c }}", "c")).columns == {"x", "c"}, "c comes later"
+
+
+def test_what_a_later_step_lacks_is_told_before_the_first_is_asked():
+    asked = Recipes(steps("{{ x }}", "{{ a.much.to_be_known }} {{ y }}"))
+    asked.check({"x": 1, "y": 2})
+    with pytest.raises(RowError, match="no such column, which step b needs") as error:
+        asked.check({"x": 1})
+    assert error.value.column == "y"
+    with pytest.raises(RowError, match="division by zero"):
+        Recipes(steps("a", "{{ 1 / x }}")).check({"x": 0})

@@ -61,3 +61,13 @@ def test_the_outputs_columns_are_kept(table):
     schema = pa.schema([pa.field("a", pa.int8())], {"k": "v"})
     table.keep_schema(schema)
     assert table.schema().equals(schema, check_metadata=True)
+
+
+def test_shards_that_were_noted_come_again_in_order(table):
+    shards = staged(table, batch(0, 20), rows_max=7)
+    table.keep_shards(shards[:2])
+    table.keep_shards(shards[2:])
+    assert list(table.shards()) == shards
+    staged(table, batch(0, 3), rows_max=7)
+    with pytest.raises(StorageError, match="shards"):
+        list(table.shards())

@@ -51,6 +51,11 @@ def test_every_figure_is_whole_at_any_usual_width(width):
     assert all(len(line) <= width for line in text)
 
 
+def test_of_several_steps_the_one_that_runs_is_named():
+    text = shown(snapshot(server(), step="step 2 of 3, topic"), 80)
+    assert text[0].startswith("step 2 of 3, topic: running  42.0 % of 2,000 rows")
+
+
 def test_a_wide_terminal_shows_the_whole_fault():
     text = shown(snapshot(server(last_fault=ENGINE_DEAD, last_fault_ago_s=6.0)), 200)
     assert any(line.rstrip().endswith(f"6s ago: {ENGINE_DEAD}") for line in text)
