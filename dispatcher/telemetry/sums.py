@@ -42,6 +42,7 @@ GAUGES: Final = MappingProxyType(
         "dispatcher_queue_shards": Join.MOST,
         "dispatcher_jobs": Join.MOST,
         "dispatcher_jobs_starving": Join.MOST,
+        "dispatcher_nodes": Join.MOST,
         "dispatcher_waiting_for_servers": Join.MOST,
         "dispatcher_build_info": Join.MOST,
     }

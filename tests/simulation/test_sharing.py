@@ -1,4 +1,4 @@
-"""Several nodes that feed the same servers: equal shares, no loss of pace, and an end that waits for no one."""
+"""Several nodes that feed the same servers: equal shares, no loss of pace, an end that waits for no one."""
 
 import asyncio
 from dataclasses import dataclass, field
