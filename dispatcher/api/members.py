@@ -28,7 +28,7 @@ class MemberError(Exception):
 
 
 class Members(Protocol):
-    """The servers' membership. Changes raise MemberError, or StorageError where they cannot be kept."""
+    """The servers' membership. Changes raise MemberError; StorageError or QueueError if not kept."""
 
     def listed(self) -> Mapping[ServerId, Member]:
         """All listed servers."""
@@ -48,5 +48,5 @@ class Members(Protocol):
         `token` is the name of the token that was shown. Raises RegistrationError, too.
         """
 
-    def deregister(self, server: ServerId, token: str) -> bool:
+    async def deregister(self, server: ServerId, token: str) -> bool:
         """End a server's registration; whether there was one. Raises RegistrationError, too."""

@@ -61,7 +61,7 @@ async def deregister(request: web.Request) -> web.Response:
     token = _token_of(request)
     server = as_server_id((await read_record(request, UrlBody)).url)
     try:
-        removed = context_of(request).members.deregister(server, token)
+        removed = await context_of(request).members.deregister(server, token)
     except RegistrationError as error:
         raise _answer(error) from error
     return _json(Deregistered(server, removed))

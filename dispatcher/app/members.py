@@ -1,7 +1,7 @@
 """Servers that come and go while the service runs: added by an admin, registered by themselves, held out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dispatcher.discovery.static import expand_servers
 from dispatcher.errors import StateError
 from dispatcher.model import ServerId, ServerSpec
 from dispatcher.ports import Clock
+from dispatcher.queue.sql import SqlQueue
 from dispatcher.storage.filesystem import atomic_write, storage_errors
 
 ADDED, REGISTERED = "added", "registered"
@@ -115,27 +116,21 @@ class Members:
         membership.held_out = frozenset(map(ServerId, self._saved.held_out))
         membership.announce()
 
+    @asynccontextmanager
+    async def kept_in(self, _queue: SqlQueue) -> AsyncIterator[None]:
+        """While the context is open they are kept: in the file, whichever queue there is."""
+        yield
+
     def listed(self) -> Mapping[ServerId, Member]:
         """See api.members.Members."""
-        held_out = self._acting.held_out
-        return {
-            server: Member(each.server, each.source, held_out=server in held_out)
-            for server, each in self._acting.listed().items()
-        }
+        return members_of(self._acting)
 
     async def add(self, entry: ServerEntry) -> Sequence[ServerId]:
         """See api.members.Members."""
         async with self._changing:
-            new = {url: _saved_server(url, entry) for url in entry.urls}
-            for url in new:
-                listed = self._acting.listed().get(ServerId(url))
-                if listed is not None and listed.source not in {ADDED, REGISTERED}:
-                    raise MemberError(409, f"{url} is in the list of {listed.source} already")
+            new = {url: saved_server(url, entry) for url in entry.urls}
+            check_addition(self._acting, new, [each.url for each in self._saved.added])
             kept = {each.url: each for each in self._saved.added} | new
-            if len(kept) > ADDED_MAX:
-                raise MemberError(
-                    409, f"there are {len(self._saved.added)} added servers; at most {ADDED_MAX}"
-                )
             await self._save(msgspec.structs.replace(self._saved, added=tuple(kept.values())))
             self._acting.put(ADDED, self._added(self._saved))
             return [ServerId(url) for url in new]
@@ -143,10 +138,7 @@ class Members:
     async def remove(self, server: ServerId) -> None:
         """See api.members.Members."""
         async with self._changing:
-            listed = self._known(server)
-            if listed.source != ADDED:
-                where = f"is in the list of {listed.source}"
-                raise MemberError(409, f"{server} {where}: drain it, or take it out there")
+            check_removal(self._acting, server)
             added = tuple(each for each in self._saved.added if each.url != server)
             held_out = tuple(each for each in self._saved.held_out if each != server)
             await self._save(Saved(added, held_out))
@@ -156,7 +148,7 @@ class Members:
     async def hold_out(self, server: ServerId, *, hold: bool) -> None:
         """See api.members.Members."""
         async with self._changing:
-            self._known(server)
+            check_listed(self._acting, server)
             kept = [each for each in self._saved.held_out if each != server]
             held_out = (*kept, server) if hold else tuple(kept)
             await self._save(msgspec.structs.replace(self._saved, held_out=held_out))
@@ -174,7 +166,7 @@ class Members:
             self._acting.put(REGISTERED, self._registrations.servers())
         return server.id, settings.ttl_s
 
-    def deregister(self, server: ServerId, token: str) -> bool:
+    async def deregister(self, server: ServerId, token: str) -> bool:
         """See api.members.Members."""
         removed = self._registrations.remove(server, token)
         if removed:
@@ -185,12 +177,6 @@ class Members:
     def _acting(self) -> Membership:
         assert self._membership is not None, "join was not called"
         return self._membership
-
-    def _known(self, server: ServerId) -> Listed:
-        listed = self._acting.listed().get(server)
-        if listed is None:
-            raise MemberError(404, f"there is no server {server}")
-        return listed
 
     async def _save(self, saved: Saved) -> None:
         """Save, and only then believe it."""
@@ -213,7 +199,43 @@ class Members:
             raise StateError(f"{self._path} holds a server that cannot be one: {saved.url}") from None
 
 
-def _saved_server(url: str, entry: ServerEntry) -> SavedServer:
+def members_of(membership: Membership) -> dict[ServerId, Member]:
+    """All listed servers."""
+    return {
+        server: Member(each.server, each.source, held_out=server in membership.held_out)
+        for server, each in membership.listed().items()
+    }
+
+
+def check_addition(membership: Membership, new: Collection[str], added: Collection[str]) -> None:
+    """Raises MemberError where these cannot be added to those that are."""
+    listed = membership.listed()
+    for url in new:
+        known = listed.get(ServerId(url))
+        if known is not None and known.source not in {ADDED, REGISTERED}:
+            raise MemberError(409, f"{url} is in the list of {known.source} already")
+    if len({*added, *new}) > ADDED_MAX:
+        raise MemberError(409, f"there are {len(added)} added servers; at most {ADDED_MAX}")
+
+
+def check_removal(membership: Membership, server: ServerId) -> None:
+    """Raises MemberError where there is no such server, or nobody added it."""
+    listed = check_listed(membership, server)
+    if listed.source != ADDED:
+        where = f"is in the list of {listed.source}"
+        raise MemberError(409, f"{server} {where}: drain it, or take it out there")
+
+
+def check_listed(membership: Membership, server: ServerId) -> Listed:
+    """The server. Raises MemberError where there is none."""
+    listed = membership.listed().get(server)
+    if listed is None:
+        raise MemberError(404, f"there is no server {server}")
+    return listed
+
+
+def saved_server(url: str, entry: ServerEntry) -> SavedServer:
+    """An entry's server as it is kept, with its secrets."""
     key = entry.api_key.get_secret_value() if entry.api_key else None
     headers = {name: value.get_secret_value() for name, value in entry.headers.items()}
     return SavedServer(url, key, headers, entry.limit)

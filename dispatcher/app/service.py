@@ -17,7 +17,8 @@ from dispatcher.api.relay import Relay
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.company import open_company
 from dispatcher.app.fleet import Fleet, open_fleet
-from dispatcher.app.members import load_members, open_lookup
+from dispatcher.app.joint_members import choose_members
+from dispatcher.app.members import open_lookup
 from dispatcher.app.queues import identity_of, open_service_queue, shares_jobs
 from dispatcher.app.storing import Storing, open_storing
 from dispatcher.config import Config
@@ -91,7 +92,7 @@ class Service:
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
         registry = process_registry()
-        members = await asyncio.to_thread(load_members, self.config, places.servers, self._clock)
+        members = await asyncio.to_thread(choose_members, self.config, places.servers, self._clock)
         fleet = await stack.enter_async_context(
             open_fleet(
                 self.config,
@@ -105,6 +106,7 @@ class Service:
         queue = await stack.enter_async_context(
             open_service_queue(self.config, places.queue, fleet.clock, name, self._figures, self._displaced)
         )
+        await stack.enter_async_context(members.kept_in(queue))
         storing = await stack.enter_async_context(open_storing(self.config, places, queue, fleet))
         files, payloads = storing.files, storing.archive.payloads
         node = self._node = fleet.node(storing.queue, payloads, storing.recorder, name=name)
@@ -112,7 +114,7 @@ class Service:
         await jobs.load()
         await stack.enter_async_context(jobs)
         relay = self._relay = _relay(fleet, node)
-        oneself = Oneself(identity_of(name), self._figures, lambda: jobs.driven)
+        oneself = Oneself(identity_of(name), self._figures, lambda: jobs.driven, node.share_out)
         company = await stack.enter_async_context(
             open_company(self.config, queue, oneself, jobs.elsewhere, fleet)
         )

@@ -11,6 +11,8 @@ from dispatcher.config.values import Name, Seconds, Settings
 
 OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 """Of URLs that name an object store, as obstore has them."""
+_WITH_ACCOUNT: Final = ("abfs", "abfss")
+"""As Azure writes them: abfss://container@account.dfs.core.windows.net/path."""
 _DAY = 86_400
 _DIRECTORY: Final = "dispatcher-data"
 
@@ -22,9 +24,11 @@ def _place(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in OBJECT_SCHEMES | {"file"}:
         raise ValueError("must be a directory, or begin with s3://, gs://, az:// or file:///")
-    if "@" in parts.netloc or parts.query or parts.fragment:
+    account = "@" if parts.scheme in _WITH_ACCOUNT else ""
+    if "@" in parts.netloc.replace(account, "", 1) or ":" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("must not hold credentials or options: they come from the environment")
-    wanted = r"file:///.+" if parts.scheme == "file" else r"[a-z0-9]+://[A-Za-z0-9._-]+(/[A-Za-z0-9._/=-]*)?"
+    named = rf"[a-z0-9]+://[A-Za-z0-9._{account}-]+(/[A-Za-z0-9._/=-]*)?"
+    wanted = r"file:///.+" if parts.scheme == "file" else named
     if not re.fullmatch(wanted, text):
         raise ValueError("must be like s3://bucket/prefix, or file:///directory")
     return text.rstrip("/")

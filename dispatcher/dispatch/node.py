@@ -14,7 +14,7 @@ from dispatcher.dispatch.giving import Giving
 from dispatcher.dispatch.ledger import Ledger
 from dispatcher.dispatch.lookout import Lookout
 from dispatcher.dispatch.outcomes import outcomes_of_withheld
-from dispatcher.dispatch.patience import PatientQueue
+from dispatcher.dispatch.patience import RETRY_S, PatientQueue
 from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.sending import Sending
@@ -387,8 +387,9 @@ class Node:
 
     async def _keep_leases(self) -> None:
         while True:
-            await self._world.clock.sleep(self._lease_s / 3)
-            if lost := await self._queue.renew(self._leases()):
+            # One that failed is tried again soon: when the queue is back, what has expired is anybody's.
+            await self._world.clock.sleep(self._lease_s / 3 if self._queue.obstacle is None else RETRY_S)
+            if (leases := self._leases()) and (lost := await self._queue.renew(leases)):
                 self._lose(lost)
 
     def _leases(self) -> list[Lease]:

@@ -53,6 +53,8 @@ class Oneself:
     identity: NodeIdentity
     figures: Callable[[], NodeFigures]
     driven: Callable[[], int]
+    share_out: Callable[[int], None]
+    """Called where so many others have nothing to send: they are to have what is not begun here."""
 
 
 class Company:
@@ -80,6 +82,7 @@ class Company:
         self._others: Sequence[NodeRecord] = ()
         self._driven: Mapping[NodeId, int] = {}
         self._seen_at = clock.now()
+        self._shared_at = float("-inf")
         self._count()
 
     def nodes(self) -> list[NodeView]:
@@ -102,6 +105,7 @@ class Company:
         for record in records:
             if record.identity.id == me:
                 self._started_at = record.started_at
+        self._share_out()
         self._tell()
 
     async def run(self, nodes: Nodes, custodies: Custodies) -> None:
@@ -118,6 +122,18 @@ class Company:
             except Exception as error:  # noqa: BLE001  # a task's boundary: what is shown must not end the service
                 structlog.get_logger("dispatcher.service").error("nodes_not_seen", exc_info=error)
             await self._clock.sleep(LOOK_S)
+
+    def _share_out(self) -> None:
+        """Once for each word of theirs: what was given after it they may have by now."""
+        now = self._clock.now()
+        hungry = sum(
+            record.figures.hungry and now - record.silent_s > self._shared_at
+            for record in self._others
+            if self._presence(record) is Presence.ACTIVE
+        )
+        if hungry:
+            self._shared_at = now
+            self._oneself.share_out(hungry)
 
     def _tell(self) -> None:
         self._elsewhere.told(

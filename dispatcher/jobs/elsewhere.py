@@ -64,6 +64,7 @@ def figures_of(node: Node, now: float) -> NodeFigures:
         rows_per_s=sum(figures.rows_per_s for figures in jobs.values()),
         tokens_per_s=sum(figures.tokens_per_s for figures in jobs.values()),
         jobs={job: jobs[job] for job in told},
+        hungry=desk.is_hungry(),
     )
 
 

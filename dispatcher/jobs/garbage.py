@@ -71,7 +71,7 @@ async def collect_garbage(
     Safe beside nodes that are at work: what they write has a record soon after, and is young until then.
     With `dry_run` nothing is removed. Raises StorageError and QueueError.
     """
-    known = await _known(queue, retention)
+    known = await known_to(queue, retention)
     collected, keys = Collected(), list[str]()
     async for kind, stored in _garbage(store, known, retention.orphans_before):
         collected.add(kind, stored)
@@ -84,8 +84,8 @@ async def collect_garbage(
     return collected
 
 
-async def _known(queue: SqlQueue, retention: Retention) -> Known:
-    """Jobs first: a job that ends in between has files that are among the names."""
+async def known_to(queue: SqlQueue, retention: Retention) -> Known:
+    """What the queue knows now. Jobs first: one that ends in between has files that are among the names."""
     records = await queue.jobs()
     files = await queue.keeping.file_ids()
     details = {record.job.id: read_details(record.details) for record in records}

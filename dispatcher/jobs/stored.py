@@ -15,7 +15,7 @@ from dispatcher.errors import Fault, InputError, StorageError
 from dispatcher.ingest.payloads import requests_in
 from dispatcher.jobs.archive import Lacking, file_key
 from dispatcher.jobs.details import Details, read_details
-from dispatcher.jobs.garbage import collect_garbage
+from dispatcher.jobs.garbage import collect_garbage, known_to
 from dispatcher.jobs.kept import Kept
 from dispatcher.jobs.places import Places
 from dispatcher.jobs.retention import Retention
@@ -91,7 +91,7 @@ class StoredArchive:
         """See Archive. What is left in the store is for `gc`: another node may be at it."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._places.make_scratch)
-        await asyncio.to_thread(self._copies.keep_only, jobs)
+        await self._remove_copies(await asyncio.to_thread(self._copies.jobs) - set(jobs))
 
     async def keep_input(self, file: FileRecord, job: JobId) -> None:  # noqa: ARG002  # the port's
         """See Archive: `inputs` tells of it as soon as the job is in the queue."""
@@ -168,10 +168,19 @@ class StoredArchive:
 
     async def collect_garbage(self) -> None:
         """See Archive."""
+        mine = await asyncio.to_thread(self._copies.jobs)  # first: a job is in the queue before it has copies
+        wanted = {
+            job for job, wanted in (await known_to(self._queue, self._retention)).jobs.items() if wanted
+        }
+        await self._remove_copies(mine - wanted)
         collected = await collect_garbage(self._store, self._queue, self._retention)
         if collected.objects:
             removed = {kind.name.lower(): found.objects for kind, found in collected.found.items()}
             self._log.info("garbage_removed", **removed)
+
+    async def _remove_copies(self, jobs: AbstractSet[JobId]) -> None:
+        for job in jobs:
+            await asyncio.to_thread(self._copies.remove_all, job)
 
     async def _recorded_bytes(self, job: JobId) -> int:
         return sum([stored.size async for stored in self._store.list(folder_of(job))])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Select, and_, delete, insert, literal, or_, select, update
+from sqlalchemy import ColumnElement, Delete, Row, and_, delete, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -49,16 +49,21 @@ class SharedMembers:
 
         A server that registers again with the same settings is no news.
         """
-        expires_at = literal(None) if ttl_s is None else self._now() + ttl_s
-        row = {"entry": record.entry, "token": record.token, "expires_at": expires_at}
         async with self._database.write() as connection:
-            before = (await connection.execute(_found(record))).one_or_none()
-            if before is None:
-                await _insert(connection, record, row)
-            else:
-                await connection.execute(update(members).where(_is(record)).values(row))
-            if before is None or (before.entry, before.token) != (record.entry, record.token):
-                await self._database.announce(connection, CHANGED)
+            await self._put(connection, record, ttl_s)
+
+    @whole
+    async def put_all(self, records: Collection[MemberRecord]) -> None:
+        """Keep these for good, all of them or none; as `put`."""
+        async with self._database.write() as connection:
+            for record in sorted(records, key=lambda each: (each.url, each.kind)):  # no two wait in a circle
+                await self._put(connection, record, None)
+
+    @whole
+    async def claim(self, record: MemberRecord, ttl_s: float) -> bool:
+        """As `put` for so long, unless the server is another token's still: False."""
+        async with self._database.write() as connection:
+            return await self._put(connection, record, ttl_s, yielding=True)
 
     @whole
     async def remove(self, kind: MemberKind, urls: Collection[str], token: str | None = None) -> int:
@@ -75,8 +80,7 @@ class SharedMembers:
     @whole
     async def list(self) -> Sequence[MemberRecord]:
         """All whose time is not over, by address."""
-        lives = or_(members.c.expires_at.is_(None), members.c.expires_at > self._now())
-        found = select(members).where(lives).order_by(members.c.url, members.c.kind)
+        found = select(members).where(self._lives()).order_by(members.c.url, members.c.kind)
         async with self._database.read() as connection:
             rows = (await connection.execute(found)).all()
         return [MemberRecord(row.url, MemberKind(row.kind), row.entry, row.token) for row in rows]
@@ -88,21 +92,48 @@ class SharedMembers:
         async with self._database.write() as connection:
             return sorted(await connection.scalars(over))
 
+    async def _put(
+        self,
+        connection: AsyncConnection,
+        record: MemberRecord,
+        ttl_s: float | None,
+        *,
+        yielding: bool = False,
+    ) -> bool:
+        expires_at = literal(None) if ttl_s is None else self._now() + ttl_s
+        row = {"entry": record.entry, "token": record.token, "expires_at": expires_at}
+        before = await self._before(connection, record)
+        if before is None and not await _inserted(connection, record, row):
+            before = await self._before(connection, record)  # another node was told of it at the same time
+        if before is not None:
+            if yielding and before.lives and before.token != record.token:
+                return False
+            await connection.execute(update(members).where(_is(record)).values(row))
+        kept = before is not None and before.lives
+        if before is None or not kept or (before.entry, before.token) != (record.entry, record.token):
+            await self._database.announce(connection, CHANGED)
+        return True
+
+    async def _before(self, connection: AsyncConnection, record: MemberRecord) -> Row[Any] | None:
+        columns = (members.c.entry, members.c.token, self._lives().label("lives"))
+        found = select(*columns).where(_is(record)).with_for_update()
+        return (await connection.execute(found)).one_or_none()
+
+    def _lives(self) -> ColumnElement[bool]:
+        return or_(members.c.expires_at.is_(None), members.c.expires_at > self._now())
+
 
 def _is(record: MemberRecord) -> ColumnElement[bool]:
     return and_(members.c.url == record.url, members.c.kind == record.kind.value)
 
 
-def _found(record: MemberRecord) -> Select[Any]:
-    return select(members.c.entry, members.c.token).where(_is(record)).with_for_update()
-
-
-async def _insert(connection: AsyncConnection, record: MemberRecord, row: dict[str, Any]) -> None:
+async def _inserted(connection: AsyncConnection, record: MemberRecord, row: dict[str, Any]) -> bool:
     try:
         async with connection.begin_nested():
             await connection.execute(insert(members).values(url=record.url, kind=record.kind.value, **row))
-    except IntegrityError:  # another node was told of the same server at the same time
-        await connection.execute(update(members).where(_is(record)).values(row))
+    except IntegrityError:
+        return False
+    return True
 
 
 def _removal(kind: MemberKind, urls: Collection[str]) -> Delete:

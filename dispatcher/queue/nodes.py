@@ -50,6 +50,8 @@ class NodeFigures:
     tokens_per_s: float = 0.0
     jobs: Mapping[JobId, JobFigures] = field(default_factory=dict)
     """What it works on, as far as there is room."""
+    hungry: bool = False
+    """Whether servers could take more than it has, and the queue has nothing for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,11 @@ class _Work(msgspec.Struct, frozen=True):
     rows_per_s: float = 0.0
     tokens_per_s: float = 0.0
     jobs: dict[JobId, JobFigures] = {}
+    hungry: bool = False
 
 
 def _row(figures: NodeFigures) -> dict[str, Any]:
-    work = _Work(figures.rows_per_s, figures.tokens_per_s, dict(figures.jobs))
+    work = _Work(figures.rows_per_s, figures.tokens_per_s, dict(figures.jobs), figures.hungry)
     return {
         "state": figures.state.value,
         "in_flight": figures.in_flight,

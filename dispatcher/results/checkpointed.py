@@ -153,7 +153,8 @@ class CheckpointedRecorder:
             while not await self._tried(opened, finally_=True):
                 await self._clock.sleep(LOOK_S)
         finally:
-            del self._open[_key(lease)]
+            if self._open.get(_key(lease)) is opened:  # a later lease may have it by now
+                del self._open[_key(lease)]
         await asyncio.to_thread(self._copies.remove, lease)
 
     async def _keep_checkpoints(self) -> None:
@@ -169,8 +170,17 @@ class CheckpointedRecorder:
         due = [opened for opened in self._open.values() if opened.due_at <= now]
         for start in range(0, len(due), PUTS_AT_ONCE):
             await asyncio.gather(*map(self._checkpoint, due[start : start + PUTS_AT_ONCE]))
-        if not due and self._store.obstacle is not None:
+        if self._refused is not None or self._store.obstacle is not None:
+            await self._ask()
+
+    async def _ask(self) -> None:
+        """See whether the store is there again: what was refused may be nobody's any more."""
+        try:
             await self._store.find(NOTHING)
+        except StorageError as error:
+            self._see(str(error))
+        else:
+            self._see(None)
 
     async def _checkpoint(self, opened: _Open) -> None:
         if self._left_s(opened.lease) <= 0:
@@ -201,8 +211,12 @@ class CheckpointedRecorder:
 
     async def _put(self, opened: _Open, *, finally_: bool) -> None:
         """Put what has grown; at its end, a journal must be there under its own key, grown or not."""
-        if self._open.get(_key(opened.lease)) is not opened:
-            return  # it was closed meanwhile, and its copy is gone
+        if self._open.get(_key(opened.lease)) is not opened:  # closed meanwhile, or a later lease's
+            if finally_:
+                raise LeaseLostError(
+                    f"shard {opened.lease.shard.number} of job {opened.lease.job.id}: leased anew"
+                )
+            return
         known = None if finally_ and opened.version is None else opened.known_bytes
         try:
             content = await asyncio.to_thread(self._copies.read, opened.lease, known)

@@ -5,7 +5,7 @@ Plain blocking code. The file of a lease begins with what earlier leases have re
 
 import math
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,11 +75,10 @@ class Copies:
         """Remove every copy of a job's journals."""
         shutil.rmtree(self._directory / job, ignore_errors=True)
 
-    def keep_only(self, jobs: Collection[JobId]) -> None:
-        """Remove every copy of journals of other jobs."""
-        for folder in self._directory.iterdir() if self._directory.is_dir() else ():
-            if folder.name not in jobs:
-                shutil.rmtree(folder, ignore_errors=True)
+    def jobs(self) -> set[JobId]:
+        """The jobs that there are copies of."""
+        found = self._directory.iterdir() if self._directory.is_dir() else ()
+        return {JobId(folder.name) for folder in found}
 
     def _own(
         self, job: Job, shard: Shard, found: tuple[Checkpoint, bytes] | None, below: float = math.inf

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import aclosing
 from typing import Final
 
 from dispatcher.model import Job, Outcome, Shard, Tally
@@ -14,7 +15,7 @@ from dispatcher.results.journal import JournalContents, owed
 AHEAD: Final = 8
 """Journals read before they are needed: a store takes a tenth of a second for each, whatever its size."""
 
-Journals = AsyncIterator[tuple[Shard, JournalContents]]
+Journals = AsyncGenerator[tuple[Shard, JournalContents], None]
 MadeUp = Callable[[Shard, AbstractSet[int]], Awaitable[Sequence[Outcome]]]
 """The outcomes of a shard's requests, by index, that have none."""
 
@@ -33,14 +34,15 @@ async def join(
     is not made up; StorageError.
     """
     tally = Tally()
-    async for shard, contents in journals:
-        missing = set(owed(shard)) - contents.outcomes.keys()
-        made = await made_up(shard, missing) if missing and made_up is not None else ()
-        whole = completed(job, shard, contents, "its journal in the store", lambda *_, made=made: made)
-        successes, failures = await asyncio.to_thread(_rendered, whole, reader)
-        await output.write(successes)
-        await errors.write(failures)
-        tally += whole.tally
+    async with aclosing(journals):
+        async for shard, contents in journals:
+            missing = set(owed(shard)) - contents.outcomes.keys()
+            made = await made_up(shard, missing) if missing and made_up is not None else ()
+            whole = completed(job, shard, contents, "its journal in the store", lambda *_, made=made: made)
+            successes, failures = await asyncio.to_thread(_rendered, whole, reader)
+            await output.write(successes)
+            await errors.write(failures)
+            tally += whole.tally
     return tally
 
 

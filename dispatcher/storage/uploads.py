@@ -1,6 +1,7 @@
 """Multipart uploads of S3 that a kill has cut off: no object yet, not listed with them, and paid for."""
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ _SCHEMES: Final = ("s3", "s3a")
 
 
 def can_abort_uploads(url: str) -> bool:
-    """Whether those of a store can be found: it is S3, and boto3, which obstore does without, is there."""
+    """Whether those of a store can be found: it is S3, and boto3 is installed, as nothing else needs it."""
     return urlsplit(url).scheme in _SCHEMES and importlib.util.find_spec("boto3") is not None
 
 
@@ -44,7 +45,7 @@ def abort_uploads(url: str, before: float, *, dry_run: bool = False) -> int:
 def _client() -> Any:
     import boto3  # noqa: PLC0415  # for this alone, and not needed by the rest
 
-    return boto3.client("s3")
+    return boto3.client("s3", region_name=os.environ.get("AWS_REGION"))  # boto3 has another name for it
 
 
 @contextmanager

@@ -199,6 +199,18 @@ async def test_servers_are_listed_added_drained_undrained_and_removed(desk, serv
     assert (await desk.json("servers", "list")) == (0, {"object": "list", "data": []})
 
 
+async def test_the_nodes_of_a_service_are_shown(desk, server):
+    desk = await desk(server)
+    done = await desk.type("nodes")
+    assert done.status == 0, done.err
+    assert re.fullmatch(
+        r"\S+ \d+  active +0 in flight +0 shards +0 jobs +0\.00 rows/s  dispatcher \S+\n", done.out
+    ), done.out
+    status, answer = await desk.json("nodes")
+    (node,) = answer["data"]
+    assert (status, node["pid"], node["state"]) == (0, desk.service.pid, "active")
+
+
 async def test_a_server_registers_itself_is_used_and_leaves_at_a_signal(desk, server, input_file):
     desk = await desk()
     url = server.url

@@ -279,11 +279,9 @@ async def test_garbage_is_looked_for_beside_a_running_service_and_young_bytes_st
 async def test_gc_aborts_old_uploads_that_a_kill_cut_off(bucket, cli, serve, tmp_path):
     serving = Serving(cli, tmp_path, [await serve()], bucket)
     await serving.start()
-    client = bucket.s3.client
-    begun = [
-        client.create_multipart_upload(Bucket=bucket.name, Key=key)["UploadId"]
-        for key in ("some/prefix/files/file-1", "some/prefix/files/file-2", "some/prefixed", "other/file")
-    ]
+    keys = ("some/prefix/files/file-1", "some/prefix/files/file-2", "some/prefixed", "other/file")
+    create = bucket.s3.client.create_multipart_upload
+    begun = [create(Bucket=bucket.name, Key=key)["UploadId"] for key in keys]
     left = {upload["UploadId"] for upload in bucket.uploads()}  # moto says that each was begun in 2010
     done = await serving.gc("--dry-run")
     assert done.out == "multipart uploads that were cut off: 2 would be removed\n"

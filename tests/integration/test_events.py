@@ -61,6 +61,7 @@ async def test_a_watcher_is_told_the_history_first_and_then_a_snapshot_every_sec
         told = [await following() for _ in range(3)]
     assert {name for name, _ in told} == {"snapshot"}
     assert told[2][1]["at"] - told[1][1]["at"] == pytest.approx(1.0, abs=0.5)
+    assert [(node["state"], node["here"]) for node in told[2][1]["nodes"]] == [("active", True)]
 
 
 async def test_answered_rows_show_up_in_the_jobs_the_servers_and_the_totals(url, fake):

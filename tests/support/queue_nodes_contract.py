@@ -42,6 +42,7 @@ async def test_nodes_tell_each_other_what_they_do_for_each_job(sql):
         rows_per_s=3.5,
         tokens_per_s=70,
         jobs={A: JobFigures(in_hand, 4, 2.5, 60, 60), B: JobFigures()},
+        hungry=True,
     )
     await sql.queue.nodes.register(FIRST)
     assert await sql.queue.nodes.heartbeat(FIRST.id, figures)
@@ -227,6 +228,28 @@ async def test_a_token_removes_only_what_it_registered(sql):
     await sql.queue.members.put(REGISTERED)
     assert await sql.queue.members.remove(MemberKind.REGISTERED, [REGISTERED.url], "other") == 0
     assert await sql.queue.members.remove(MemberKind.REGISTERED, [REGISTERED.url], "slurm") == 1
+
+
+async def test_a_claim_gives_way_to_another_tokens_until_its_time_is_over(sql):
+    rival = MemberRecord(REGISTERED.url, MemberKind.REGISTERED, {"limit": 1}, "rival")
+    assert await sql.queue.members.claim(REGISTERED, 10)
+    assert not await sql.queue.members.claim(rival, 10)
+    sql.clock.advance(9)
+    assert await sql.queue.members.claim(REGISTERED, 10)
+    sql.clock.advance(9)
+    assert not await sql.queue.members.claim(rival, 10)
+    assert await sql.queue.members.list() == [REGISTERED]
+    sql.clock.advance(1)
+    assert await sql.queue.members.claim(rival, 10)
+    assert await sql.queue.members.list() == [rival]
+
+
+async def test_many_members_are_kept_at_once_and_in_place_of_what_was_kept(sql):
+    many = [MemberRecord(f"http://n{number}:1", MemberKind.ADDED, {"limit": number}) for number in (3, 1, 2)]
+    await sql.queue.members.put(MemberRecord("http://n2:1", MemberKind.ADDED, {"limit": 9}))
+    await sql.queue.members.put_all(many)
+    await sql.queue.members.put_all([])
+    assert await sql.queue.members.list() == [many[1], many[2], many[0]]
 
 
 def test_a_members_key_is_not_shown():

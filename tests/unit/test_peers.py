@@ -12,8 +12,8 @@ from dispatcher.annotate.answers import FreeText
 from dispatcher.annotate.hugging_face import SCHEME
 from dispatcher.annotate.layout import Layout
 from dispatcher.cli.commands import app
-from dispatcher.config.settings import setting_places
 from dispatcher.config import OBJECT_SCHEMES
+from dispatcher.config.settings import setting_places
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "docs" / "peers.md").read_text().split("|---|---|---|---|---|\n")[1].split("\n\n")[0]

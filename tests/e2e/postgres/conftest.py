@@ -5,7 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-pytest.register_assert_rewrite("queue_contract", "queue_jobs_contract", "queue_nodes_contract")
+pytest.register_assert_rewrite(
+    "queue_contract", "queue_jobs_contract", "queue_nodes_contract", "members_contract"
+)
 
 from queue_worlds import LEASE_S, SqlWorld, VirtualClock, clock, node, other, shards  # noqa: E402  # after that
 from sqlalchemy import literal  # noqa: E402

@@ -10,7 +10,7 @@ from dispatcher.app.clock import SystemClock
 from dispatcher.queue.postgresql import open_postgresql
 from dispatcher.queue.sql import SqlQueue
 
-pytestmark = pytest.mark.services
+pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
 SETTINGS = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TABLES = "jobs, shards, custody, nodes, members, files"
 

@@ -1,9 +1,12 @@
 import asyncio
 import json
+from contextlib import asynccontextmanager
 
 import pytest
+from members_contract import *  # noqa: F403  # the tests
+from members_contract import join
+from queue_worlds import VirtualClock
 
-from dispatcher.api.members import MemberError
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.members import LOOKUPS_MAX, Saved, load_members, read_saved
 from dispatcher.app.sources import Membership, Source
@@ -12,6 +15,37 @@ from dispatcher.errors import StateError, StorageError
 from dispatcher.model import ServerId, ServerSpec
 
 A, B = "http://a:1", "http://b:1"
+
+
+class Keep:
+    """A file, and the service that has it."""
+
+    def __init__(self, path):
+        self.path = path
+        self.clock = VirtualClock()
+
+    @asynccontextmanager
+    async def service(self, **settings):
+        members = load_members(load_config(None, settings, {}), self.path, self.clock)
+        membership = join(members)
+        following = [asyncio.create_task(membership.follow(each, self.clock)) for each in members.sources()]
+        async with members.kept_in(None):
+            yield members
+        for task in following:
+            task.cancel()
+
+    async def settle(self):
+        await asyncio.sleep(0)
+
+    async def pass_time(self, seconds):
+        for _ in range(int(seconds)):
+            self.clock.advance(1)
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def keep(path):
+    return Keep(path)
 
 
 def spec(url):
@@ -51,62 +85,17 @@ async def test_a_change_is_durable_before_it_takes_effect(path, told):
     assert list(members.listed()) == [A]
 
 
-async def test_what_is_added_and_held_out_is_there_again(path, told):
-    members = members_at(path, told)
-    await members.add(ServerEntry(url=B, api_key="k", headers={"X-A": "b"}, limit=3))
-    await members.hold_out(ServerId(A), hold=True)
-    assert told == [[A], [A, B], [B]]
-    again = members_at(path, told)
-    assert told[-1] == [B]
-    added = again.listed()[ServerId(B)]
-    assert (added.server.api_key, added.server.headers, added.server.limit) == ("k", (("X-A", "b"),), 3)
-    assert (added.source, added.held_out, again.listed()[ServerId(A)].held_out) == ("added", False, True)
-
-
-async def test_an_added_server_without_a_key_gets_the_default_one(path, told):
+async def test_a_default_key_is_not_written(path, told):
     members = members_at(path, told, api_key="default")
     await members.add(ServerEntry(url=B))
-    assert members.listed()[ServerId(B)].server.api_key == "default"
     assert "default" not in path.read_text()
 
 
-async def test_a_removed_server_is_not_held_out_when_it_is_added_again(path, told):
-    members = members_at(path, told)
-    await members.add(ServerEntry(url=B))
-    await members.hold_out(ServerId(B), hold=True)
-    await members.remove(ServerId(B))
-    await members.add(ServerEntry(url=B))
-    assert told[-1] == [A, B]
-
-
-async def test_holding_out_twice_is_holding_out_once(path, told):
+async def test_what_is_held_out_is_written_once(path, told):
     members = members_at(path, told)
     for hold in (True, True, False):
         await members.hold_out(ServerId(A), hold=hold)
-    assert told[-1] == [A]
     assert json.loads(path.read_text())["held_out"] == []
-
-
-async def test_what_another_source_lists_or_nobody_is_refused(path, told):
-    members = members_at(path, told)
-    for change, status in (
-        (members.add(ServerEntry(url=A)), 409),
-        (members.remove(ServerId(A)), 409),
-        (members.remove(ServerId(B)), 404),
-        (members.hold_out(ServerId(B), hold=True), 404),
-    ):
-        with pytest.raises(MemberError) as caught:
-            await change
-        assert caught.value.status == status
-    assert not path.exists()
-
-
-async def test_there_are_no_more_added_servers_than_one_list_can_name(path, told, monkeypatch):
-    monkeypatch.setattr("dispatcher.app.members.ADDED_MAX", 2)
-    members = members_at(path, told)
-    with pytest.raises(MemberError, match="at most 2"):
-        await members.add(ServerEntry(url="http://c[1-3]:1"))
-    assert list(await members.add(ServerEntry(url="http://c[1-2]:1"))) == ["http://c1:1", "http://c2:1"]
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b'{"added": [{"url": 1}]}', b"[" * 9999])

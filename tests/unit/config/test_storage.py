@@ -5,6 +5,8 @@ import pytest
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigError
 
+ABFSS = "abfss://container@account.dfs.core.windows.net/p"
+
 
 def storage(**settings):
     return load_config(None, {"storage": settings}, {}).storage
@@ -17,7 +19,8 @@ def test_a_directory_of_this_machine_is_all_there_is():
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket", "s3://bucket/some/prefix", "gs://b/p", "az://container/p", "file:///mnt/shared"]
+    "url",
+    ["s3://bucket", "s3://bucket/some/prefix", "gs://b/p", "az://container/p", ABFSS, "file:///mnt/shared"],
 )
 def test_with_a_store_the_directory_is_this_nodes_own(url):
     assert (storage(url=url).local, storage(url=url).shared) == (Path("dispatcher-data"), url)
@@ -33,6 +36,8 @@ def test_with_a_store_the_directory_is_this_nodes_own(url):
         ("s3://key:SECRET@bucket/x", "come from the environment"),
         ("az://container/x?sig=SECRET", "come from the environment"),
         ("s3://bucket/x#SECRET", "come from the environment"),
+        (ABFSS.replace("@", ":SECRET@"), "come from the environment"),
+        ("abfss://a@SECRET@b/x", "come from the environment"),
         ("s3://", "must be like"),
         ("s3://bucket/sp ace", "must be like"),
         ("file://host/x", "must be like"),

@@ -125,6 +125,19 @@ def test_rates_are_over_the_last_minute():
     assert standing.tokens_per_s == 5 * 183 / 60
 
 
+def test_what_other_nodes_have_settled_counts_and_is_no_progress_of_this_one():
+    ledger = Ledger()
+    ledger.follow(A.id, Tally(), 0, {})
+    ledger.gave_back(shard(succeeded=4))
+    ledger.sample(0.0)
+    ledger.recorded(A.id, outcomes(6))
+    ledger.caught_up(A.id, Tally(succeeded=500), 50)
+    standing = ledger.standings([], 10.0)[A.id]
+    assert (standing.tally.succeeded, standing.shards_settled, standing.rows_per_s) == (500, 50, 0.6)
+    ledger.caught_up(A.id, Tally(succeeded=400), 40)  # an older look
+    assert ledger.shards_settled(A.id) == 50
+
+
 def test_what_was_found_in_journals_is_no_progress_of_this_run():
     ledger = Ledger()
     ledger.follow(A.id, Tally(), 0, {})

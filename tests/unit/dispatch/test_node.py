@@ -527,6 +527,20 @@ async def test_leases_are_renewed_three_times_in_their_time(bench):
         b.assert_answered_once()
 
 
+async def test_a_renewal_that_failed_is_tried_again_soon(bench):
+    async with bench(rows=4, lease_s=30.0) as b:
+        for name in "ab":
+            b.server(name).takes_s = 55
+        running = await started(b, 5)
+        b.queue.broken = True
+        await asyncio.sleep(20)
+        b.queue.broken = False
+        await running
+        renewals = [round(at) for at, call in b.queue.calls if call == "renew"]
+        assert renewals == [10, 12, 14, 16, 18, 20, 22, 24, 26, 36, 46]
+        b.assert_answered_once()
+
+
 async def test_a_lost_lease_is_dropped_with_its_requests_and_harms_no_server(bench):
     async with bench(rows=20, lease_s=30.0) as b:
         for name in "ab":

@@ -295,3 +295,74 @@ def test_together_they_learn_what_one_alone_would_in_about_equal_parts(sharers, 
     shares = list(map(permits, limits))
     assert holds <= sum(shares) <= 1.15 * holds
     assert min(shares) >= 0.65 * holds / sharers
+
+
+# Several nodes at one server
+
+
+def load(running, waiting):
+    return Telemetry(running=float(running), waiting=float(waiting))
+
+
+def test_limits_of_two_nodes_rest_where_they_are_equal_and_three_percent_wait():
+    limit = learned(100.0)
+    for _ in range(20):
+        limit.measured(load(194, 6), 100)
+    assert permits(limit) == 100
+
+
+def test_a_small_limit_beside_another_nodes_gains_and_a_large_one_loses_at_the_same_queue():
+    small, large = learned(50.0), learned(150.0)
+    small.measured(load(194, 6), 50)
+    large.measured(load(194, 6), 150)
+    assert (permits(small), permits(large)) == (53, 147)
+
+
+def test_a_limit_beside_another_nodes_grows_in_twice_the_steps_where_nothing_waited_twice():
+    limit = learned(100.0)
+    limit.measured(load(200, 2), 100)
+    assert permits(limit) == 104
+    limit.measured(load(200, 0), 104)
+    assert permits(limit) == 110
+    limit.measured(load(200, 0), 110)
+    assert permits(limit) == 122
+
+
+def test_a_limit_that_is_not_used_does_not_grow_beside_another_nodes():
+    limit = learned(100.0)
+    limit.measured(load(200, 2), 50)
+    assert permits(limit) == 98
+
+
+def test_a_cut_beside_another_node_is_waited_for_before_the_next():
+    limit = learned(100.0)
+    for _ in range(5):
+        limit.measured(load(100, 100), 100)
+    assert permits(limit) == 70
+    limit.measured(load(100, 70), 70)
+    assert permits(limit) == 49
+
+
+def test_preemptions_cut_a_limit_beside_another_nodes_as_well():
+    limit = learned(100.0)
+    limit.measured(Telemetry(waiting=6.0, running=194.0, preemptions_total=1.0), 100)
+    limit.measured(Telemetry(waiting=6.0, running=194.0, preemptions_total=2.0), 100)
+    assert permits(limit) == 90
+
+
+@pytest.mark.parametrize("slots", [24, 100, 1000])
+@pytest.mark.parametrize("nodes", [2, 4, 8])
+def test_whatever_they_start_from_the_limits_of_nodes_become_equal(slots, nodes):
+    limits = [learned(1.0 + 200.0 * number / nodes) for number in range(nodes)]
+    for _ in range(120):  # ten minutes of readings, one node after the other
+        for limit in limits:
+            held = sum(map(permits, limits))
+            limit.measured(load(min(held, slots), max(0, held - slots)), permits(limit))
+    assert max(map(permits, limits)) <= 1.5 * min(map(permits, limits))
+    assert slots <= sum(map(permits, limits)) <= 1.25 * slots
+
+
+def test_without_the_number_that_runs_a_node_counts_as_alone():
+    limit = learned(100.0)
+    limit.measured(Telemetry(waiting=10.5), 1)
+    assert permits(limit) == 90

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from dispatcher.errors import LeaseLostError, UnavailableError
 from dispatcher.results.checkpointed import CheckpointedRecorder
@@ -69,6 +70,11 @@ class Store(Folder):
         super().__init__(root)
         root.mkdir()
         self.puts, self.refuses = [], False
+
+    async def find(self, key):
+        if self.refuses:
+            raise UnavailableError(f"{key}: 503")
+        return await super().find(key)
 
     async def put(self, key, content, replaces=None):
         if self.refuses:
@@ -256,6 +262,42 @@ async def test_a_store_that_refuses_is_an_obstacle_that_closing_waits_out(world)
         await closing
         assert recorder.obstacle is None
     assert await world.outcomes(epoch=1) == [0]
+
+
+async def test_an_obstacle_ends_with_the_outage_though_nothing_is_left_to_put(world):
+    async with world.node("a") as recorder:
+        await world.open(recorder, world.lease(1))
+        await world.record(recorder, world.lease(1), 0)
+        world.store.refuses = True
+        with capture_logs() as logs:
+            await world.clock.pass_by(CHECKPOINT_S + 1)
+            world.left_s = 0.0
+            with pytest.raises(LeaseLostError):
+                await recorder.close(world.lease(1))
+            await world.clock.pass_by(5)
+            assert "503" in recorder.obstacle
+            world.store.refuses = False
+            await world.clock.pass_by(1)
+        assert recorder.obstacle is None
+    assert [entry["event"] for entry in logs] == ["checkpoint_failed"]
+
+
+async def test_a_shard_that_is_leased_anew_while_it_is_being_closed_is_the_later_leases(world):
+    async with world.node("a") as recorder:
+        await world.open(recorder, world.lease(1))
+        await world.record(recorder, world.lease(1), 0)
+        world.store.refuses = True
+        closing = asyncio.create_task(recorder.close(world.lease(1)))
+        await world.clock.asleep(2)
+        world.store.refuses = False
+        await recorder.close(world.lease(2))
+        assert (await world.open(recorder, world.lease(2))).finished == {0}
+        await world.clock.pass_by(1, leaving=1)
+        with pytest.raises(LeaseLostError):
+            await closing
+        await world.record(recorder, world.lease(2), 1)
+        await recorder.close(world.lease(2))
+    assert await world.outcomes(epoch=2) == [0, 1]
 
 
 async def test_a_journal_that_is_removed_under_the_node_is_never_put_as_an_empty_one(world):
