@@ -20,6 +20,8 @@ LIST_EVERY_S: Final = 300.0
 """After so long everything is asked for anew, whatever a watch has told: events can be lost on the way."""
 PAUSE_S_MAX: Final = 60.0
 """Between two tries."""
+BROKEN_MAX: Final = 3
+"""Watches that break off in a row, before they have told anything, and are no fault yet."""
 SERVERS_MAX: Final = 10_000
 """As many as one list can name."""
 
@@ -99,6 +101,7 @@ class EndpointSlices:
         self._known: dict[Address, ServerSpec] = {}
         self._unusable: str | None = None
         self._failures = 0
+        self._broken = 0
         self._problem: str | None = None
         self._log = get_logger("discovery")
 
@@ -125,7 +128,7 @@ class EndpointSlices:
                 self._complain(str(error))
             except WatchEndedError as error:
                 self._failures += 1
-                self._log.debug("kubernetes_watch_ended", source=str(self._entry), reason=str(error))
+                self._break(str(error))
             await clock.sleep(max(at_least_s, self._pause_s(interval_s / 5)))
 
     async def _follow(self, clock: Clock, interval_s: float) -> AsyncGenerator[list[ServerSpec], None]:
@@ -141,14 +144,15 @@ class EndpointSlices:
             until = clock.now() + LIST_EVERY_S
             while (began := clock.now()) < until:
                 async with session.watch(selector, self._slices.version) as changes:
-                    self._complain(self._unusable if len(self._slices) else absence)
+                    if self._broken < BROKEN_MAX:
+                        self._complain(self._unusable if len(self._slices) else absence)
                     async for change in changes:
-                        self._failures = 0
+                        self._failures = self._broken = 0
                         self._slices.apply(change)
                         if self._refresh(session.namespace):
                             yield list(self._servers)
                         self._complain(self._unusable if len(self._slices) else absence)
-                self._failures = 0
+                self._failures = self._broken = 0
                 await clock.sleep(max(0.0, began + interval_s - clock.now()))
 
     async def _absence(self, session: Session) -> str:
@@ -194,6 +198,13 @@ class EndpointSlices:
     def _pause_s(self, first_s: float) -> float:
         most_s = min(PAUSE_S_MAX, first_s * 2 ** min(max(self._failures - 1, 0), 16))
         return self._random.uniform(most_s / 2, most_s)
+
+    def _break(self, reason: str) -> None:
+        """Now and then is daily life. Again and again, what changes is seen late."""
+        self._broken += 1
+        self._log.debug("kubernetes_watch_ended", source=str(self._entry), reason=reason)
+        if self._broken >= BROKEN_MAX:
+            self._complain(f"breaks off every watch: {reason}")
 
     def _complain(self, problem: str | None) -> None:
         if problem is not None and problem != self._problem:

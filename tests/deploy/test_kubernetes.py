@@ -5,13 +5,14 @@ import json
 import re
 import subprocess
 import sys
-import time
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 import typer
 import yaml
-from aiohttp.web import RouteDef
+from aiohttp import web
 from manifests import (
     CHART,
     DEPLOY,
@@ -35,6 +36,7 @@ from dispatcher.config import load_config
 from dispatcher.config.settings import QueueSettings
 from dispatcher.dispatch import node
 from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
+from dispatcher.testing.engine import EngineSettings
 
 pytestmark = pytest.mark.services
 
@@ -69,6 +71,9 @@ VALUES = {
     },
     "vllm": {"vllm": {"enabled": True}},
     "vllm by keda": {"vllm": {"enabled": True, "autoscaling": {"kind": "keda"}}},
+    "vllm by keda, of one fleet": {
+        "vllm": {"enabled": True, "autoscaling": {"kind": "keda", "matchers": 'namespace="gpu"'}}
+    },
     "vllm by an autoscaler": {"vllm": {"enabled": True, "autoscaling": {"kind": "hpa"}}},
     "another namespace's servers": {
         "config": {"discovery": {"kubernetes": {"namespace": "models"}}},
@@ -327,7 +332,7 @@ def test_commands_take_the_arguments_that_they_get(objects):
 
 
 def test_probes_and_scrapes_ask_for_routes_that_exist(objects):
-    routes = {route.path for route in health.routes() if isinstance(route, RouteDef)}
+    routes = {route.path for route in health.routes() if isinstance(route, web.RouteDef)}
     for name, spec in pod_specs(objects):
         for container in spec["containers"]:
             ports = {port["name"] for port in container.get("ports", ())}
@@ -438,20 +443,41 @@ def test_copies_are_in_step():
 
 async def test_a_server_is_drained_before_it_is_ended(serve):
     """What runs before a vLLM server is told to end waits for its open requests, here on the fake one."""
-    import aiohttp
+    server = await serve(engine=EngineSettings(max_sequences=8, decode_step_s=1.0), answer_tokens=100)
+    looks = []
 
-    from dispatcher.testing.engine import EngineSettings
+    async def metrics(_):
+        async with http.get(f"{server.url}/metrics") as response:
+            looks.append(server.in_flight)
+            return web.Response(text=await response.text())
 
-    server = await serve(engine=EngineSettings(max_sequences=8, decode_step_s=0.05), answer_tokens=30)
-    drain = [sys.executable, str(KUBERNETES / "overlays" / "vllm" / "drain.py"), f"{server.url}/metrics", "0"]
-    body = {"model": "fake-model", "messages": [{"role": "user", "content": "x"}]}
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession() as http, running(metrics) as url:
+        body = {"model": "fake-model", "messages": [{"role": "user", "content": "x"}]}
         asking = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=body))
-        while server.in_flight == 0:  # noqa: ASYNC110  # it is polled
-            await asyncio.sleep(0.01)
-        began = time.monotonic()
+        await until(lambda: server.in_flight == 1)
+        drain = [sys.executable, str(KUBERNETES / "overlays" / "vllm" / "drain.py"), url, "0"]
         ended = await asyncio.create_subprocess_exec(*drain)
-        assert await asyncio.wait_for(ended.wait(), 30) == 0
-        assert asking.done() or server.in_flight == 0
-        assert time.monotonic() - began > 1
-        (await asking).close()
+        await until(lambda: len(looks) == 2)
+        assert ended.returncode is None
+        asking.cancel()
+        assert await asyncio.wait_for(ended.wait(), 60) == 0
+    assert looks[0] == 1
+    assert server.in_flight == 0
+
+
+@asynccontextmanager
+async def running(handler):
+    """An HTTP server that answers everything so."""
+    runner = web.ServerRunner(web.Server(handler))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    finally:
+        await runner.cleanup()
+
+
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110  # it is polled
+            await asyncio.sleep(0.01)

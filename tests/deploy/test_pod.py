@@ -31,7 +31,9 @@ CONTAINER = "dispatcher-pod-0-dispatcher"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("podman")
+    folder = tmp_path_factory.mktemp("podman")
+    yield folder
+    podmans.forget(folder)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Servers of Kubernetes Services: list and watch on the wire, and jobs while pods come and go."""
 
 import asyncio
+import json
 import ssl
 from contextlib import asynccontextmanager
 from random import Random
@@ -148,10 +149,9 @@ async def test_a_watch_that_ends_in_order_goes_on_from_the_last_bookmark(cluster
     async with followed() as following:
         await following.until(lambda: len(cluster.versions) == 1)
         cluster.put(written_slice("other", pod(9), service="other"))
-        await following.until(lambda: len(cluster.versions) == 3)
+        await following.until(lambda: cluster.versions[-1] == "3")
         cluster.put(written_slice("a", pod(2)))
         await following.lists_up_to(B)
-    assert cluster.versions[:3] == ["2", "3", "3"]
     assert len(cluster.lists) == 1
 
 
@@ -188,7 +188,7 @@ async def test_dropped_watches_lose_nothing_and_are_no_fault(cluster, followed):
     with capture_logs() as logs:
         async with followed() as following:
             await following.lists_up_to(A)
-            for last in (2, 3, 4):
+            for last in (2, 3):  # a third one in a row would be a fault
                 await following.until(lambda: cluster.watches)
                 cluster.drop()
                 cluster.put(written_slice("a", pod(last)))
@@ -379,6 +379,27 @@ def test_without_a_token_or_a_kubeconfig_it_is_said_what_to_do(tmp_path, monkeyp
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(KubernetesError, match=r"no kubeconfig at ~/\.kube/config"):
         KubernetesApi(entry, {}, tmp_path).check()
+
+
+async def test_a_kubeconfigs_program_is_asked_for_a_token_again_when_the_one_before_has_expired(
+    cluster, tmp_path
+):
+    """As on EKS, GKE and AKS."""
+    path, token = kubeconfig(tmp_path, cluster), tmp_path / "token.json"
+    answer = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    token.write_text(json.dumps(answer | {"status": {"token": TOKEN}}))
+    content = yaml.safe_load(path.read_text())
+    program = {"apiVersion": answer["apiVersion"], "command": "cat", "args": [str(token)]}
+    content["users"][0]["user"] = {"exec": program | {"interactiveMode": "Never"}}
+    path.write_text(yaml.safe_dump(content))
+    cluster.put(written_slice("a", pod(1)))
+    async with Following({"service": "vllm", "kubeconfig": str(path)}) as following:
+        await following.lists_up_to(A)
+        token.write_text(json.dumps(answer | {"status": {"token": "renewed"}}))
+        cluster.tokens = {"renewed"}
+        cluster.drop()
+        cluster.put(written_slice("a", pod(2)))
+        await following.lists_up_to(B)
 
 
 async def test_a_kubeconfig_that_cannot_be_used_is_a_fault_that_is_said(tmp_path):

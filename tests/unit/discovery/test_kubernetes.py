@@ -196,6 +196,21 @@ async def test_an_accepted_watch_alone_does_not_end_the_waiting_but_the_complain
     assert source.problem is None
 
 
+async def test_watches_that_break_off_again_and_again_are_a_fault_until_one_tells_something():
+    silent = WatchEndedError("no answer in time")
+    script = Script(*([ONE], [silent]) * 4, [ONE], [Changed(TWO)])
+    _, logs, source = await followed(script)
+    told = [entry["problem"] for entry in logs if entry["event"] == "kubernetes_faulty"]
+    assert told == ["breaks off every watch: no answer in time"]
+    assert source.problem is None
+
+
+async def test_an_orderly_end_of_a_watch_ends_that_fault_too():
+    script = Script(*([ONE], [BROKEN]) * 3, [ONE], [60], [60])
+    _, _, source = await followed(script)
+    assert source.problem is None
+
+
 async def test_an_api_server_that_names_a_time_is_not_asked_before_nor_waited_for_above_a_minute():
     script = Script(KubernetesError("answers 429", 7.0), KubernetesError("answers 503", 3600.0))
     await followed(script)
