@@ -81,7 +81,12 @@ async def refused(cli, files, server, source, *flags, output="out.parquet"):
         ("in.csv", "text,n\na,1\nb\n", {}, ["in.csv, row 2", "1 cells where the header has 2"]),
         ("in.csv", 'text,n\n"a"b,1\n', {}, ["in.csv, row 1", "not CSV"]),
         ("in.csv", 'text,n\n"ab,1\n', {}, ["in.csv, row 1", "not CSV"]),
-        ("in.csv.gz", gzip.compress(b"text,n\n" + b"a,1\n" * 999, mtime=0)[:40], {}, ["in.csv.gz", "ends too early"]),
+        (
+            "in.csv.gz",
+            gzip.compress(b"text,n\n" + b"a,1\n" * 999, mtime=0)[:40],
+            {},
+            ["in.csv.gz", "ends too early"],
+        ),
         ("in.csv.gz", b"text,n\na,1\n", {}, ["in.csv.gz", "not a whole .gz archive"]),
         ("in.jsonl", [{"text": "a", "n": {}}], {}, ["in.jsonl, column n", "cannot be written", "--columns"]),
         (
