@@ -14,7 +14,7 @@ from dispatcher.annotate.table_files import LocalFile, RemoteFile, TableFile, is
 from dispatcher.errors import InputError
 
 SPLITS = "dataset_dict.json"
-STATE = "state.json"
+STATE, INFO = "state.json", "dataset_info.json"
 """What `datasets.Dataset.save_to_disk` writes beside its files, and what a dictionary of datasets has.
 
 https://github.com/huggingface/datasets/blob/main/src/datasets/config.py
@@ -91,7 +91,7 @@ def _saved(folder: Path) -> list[Path]:
         splits = _described(folder / SPLITS, _Splits).splits
         told = ", ".join(str(folder / split) for split in splits)
         raise InputError(f"{folder}: a dataset with splits; name one of them: {told}")
-    if not (folder / STATE).is_file():
+    if not ((folder / STATE).is_file() and (folder / INFO).is_file()):
         return []
     return [folder / file.filename for file in _described(folder / STATE, _State).data_files]
 

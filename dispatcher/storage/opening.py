@@ -18,12 +18,13 @@ from obstore.exceptions import (
 )
 from obstore.store import from_url
 
-from dispatcher.config import OBJECT_SCHEMES
 from dispatcher.errors import MissingError, StorageError, TakenError, UnavailableError
 
 if TYPE_CHECKING:
     from obstore.store import BackoffConfig, ClientConfig, ObjectStore, RetryConfig
 
+OBJECT_SCHEMES: Final = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
+"""Of the URLs that name an object store, as obstore has them."""
 REQUEST_S: Final = 60.0
 """What one request may take, its bytes included: 8 MiB, as a rule, or a journal."""
 PART_S: Final = 600.0

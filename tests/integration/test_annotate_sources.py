@@ -77,6 +77,12 @@ def test_a_saved_dataset_is_what_its_description_lists(files):
     assert [file.local.name for file in found.files] == [f"data-0000{n}-of-00002.arrow" for n in range(2)]
 
 
+def test_a_state_of_something_else_is_passed_over(files):
+    files.file("folder/a.jsonl", texts(1))
+    files.file("folder/state.json", [1])
+    assert [file.local.name for file in find_files(str(files.directory / "folder")).files] == ["a.jsonl"]
+
+
 def test_of_a_dataset_with_splits_one_must_be_named(files):
     saved(files, "sets/train")
     files.file("sets/dataset_dict.json", {"splits": ["train", "test"]})

@@ -12,8 +12,8 @@ from dispatcher.annotate.answers import FreeText
 from dispatcher.annotate.hugging_face import SCHEME
 from dispatcher.annotate.layout import Layout
 from dispatcher.cli.commands import app
-from dispatcher.config import OBJECT_SCHEMES
 from dispatcher.config.settings import setting_places
+from dispatcher.storage.opening import is_remote
 
 ROOT = Path(__file__).parents[2]
 TABLE = (ROOT / "docs" / "peers.md").read_text().split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
@@ -32,7 +32,7 @@ def is_there(name):
     if name == "-" or name.startswith("--"):
         return name == "-" or name in OPTIONS
     if name.endswith("://"):
-        return name == SCHEME or name.removesuffix("://") in OBJECT_SCHEMES
+        return name == SCHEME or is_remote(f"{name}a/b")
     if name in {".".join(place) for place in setting_places()}:
         return True
     if name in Layout(FreeText(), "answer", reasoning=False).names:
