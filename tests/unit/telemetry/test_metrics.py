@@ -44,6 +44,7 @@ def exercise(metrics):
     metrics.hedge_ended("won")
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
     metrics.jobs_counted({"completed": 3}, 1)
+    metrics.nodes_counted({"active": 2, "silent": 1})
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
     metrics.event_loop_lagged(0.001)
@@ -81,6 +82,7 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_queue_shards": {"state"},
         "dispatcher_jobs": {"status"},
         "dispatcher_jobs_starving": set(),
+        "dispatcher_nodes": {"state"},
         "dispatcher_leases_lost": set(),
         "dispatcher_journal_sync_seconds": set(),
         "dispatcher_event_loop_lag_seconds": set(),
