@@ -203,6 +203,9 @@ class Node:
     async def _feed(self, *, until_drained: bool) -> None:
         while not self._stopped:
             self._roused.clear()
+            if await self._queue.is_coming_back():
+                await self._wait_for_work()
+                continue
             if self.desk.wants_others():
                 await self._lease_others()
                 continue

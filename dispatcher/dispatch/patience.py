@@ -13,6 +13,8 @@ POLL_S = 1.0
 """Between two looks for work in a queue that had none, unless it says sooner that it has."""
 RETRY_S = 2.0
 """Pause after a failed statement: a full disk, a lost database."""
+BACK_S = RETRY_S + 1.0
+"""After the queue was away, nothing new is leased for so long: nodes are to prolong first what they have."""
 SAY_EVERY_S = 60.0
 """How often one and the same failure is logged: each finished shard meets it every two seconds."""
 
@@ -31,6 +33,8 @@ class PatientQueue:
         self._queue = queue
         self._node = node
         self._clock = clock
+        self._back_at = float("-inf")
+        """When it could be used again."""
         self._said: tuple[str, float] | None = None
         """The failure that was last logged, and when."""
         self._log = structlog.get_logger("dispatcher.node")
@@ -57,6 +61,12 @@ class PatientQueue:
         depth = await self._ask("depth", self._queue.depth())
         return depth is not None and depth.drained
 
+    async def is_coming_back(self) -> bool:
+        """Whether the queue is away, or was until a moment ago: nothing new is to be leased then."""
+        if self.obstacle is not None:
+            await self.drained()
+        return self.obstacle is not None or self._clock.now() - self._back_at < BACK_S
+
     async def wait(self) -> None:
         """Return when there may be new work, when it is time to look, or to try again after a failure."""
         if self.obstacle is None:
@@ -79,7 +89,8 @@ class PatientQueue:
         except (QueueError, StorageError) as error:
             self._failed(during, str(error))
             return None
-        self.obstacle = None
+        if self.obstacle is not None:
+            self.obstacle, self._back_at = None, self._clock.now()
         return told
 
     def _failed(self, during: str, why: str) -> None:

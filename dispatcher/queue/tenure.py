@@ -31,8 +31,11 @@ class Tenure:
         self._until: dict[Lease, float] = {}
 
     def left_s(self, lease: Lease) -> float:
-        """How long the lease is ours for certain; 0 or less: it may be another's."""
-        return self._until.get(lease, 0.0) - self._now()
+        """How long the lease is ours for certain; 0 or less: it may be another's, unless it can be prolonged.
+
+        Minus infinity where it is over: it was settled, given back, or said to be lost.
+        """
+        return self._until.get(lease, float("-inf")) - self._now()
 
     async def lease(self, node: NodeId, want: int, without: Collection[JobId] = ()) -> Sequence[Lease]:
         """See Queue."""

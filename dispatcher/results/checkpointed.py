@@ -57,7 +57,8 @@ class CheckpointedRecorder:
         copies: Where `inner` has its journals.
         clock: Time between checkpoints.
         random: Spreads the checkpoints, so that they do not all come at once.
-        left_s: How long a lease is still ours, in seconds; 0 or less: it is over.
+        left_s: How long a lease is still ours, in seconds; 0 or less: it is not, unless it is prolonged,
+            which is waited for; minus infinity: it is over.
         checkpoint_s: Seconds between two checkpoints of a journal that grows.
     """
 
@@ -183,8 +184,6 @@ class CheckpointedRecorder:
             self._see(None)
 
     async def _checkpoint(self, opened: _Open) -> None:
-        if self._left_s(opened.lease) <= 0:
-            return  # it may be renewed yet: where the queue was away for all, nobody has taken it over
         try:
             if await self._tried(opened, finally_=False):
                 opened.due_at = self._clock.now() + self._checkpoint_s
@@ -195,11 +194,17 @@ class CheckpointedRecorder:
     async def _tried(self, opened: _Open, *, finally_: bool) -> bool:
         """Put a journal into the store, and say whether it is there. Raises LeaseLostError."""
         left_s = self._left_s(opened.lease)
-        if left_s <= 0:
+        if finally_ and self._open.get(_key(opened.lease)) is not opened:
+            raise LeaseLostError(
+                f"shard {opened.lease.shard.number} of job {opened.lease.job.id}: it is leased anew"
+            )
+        if left_s == float("-inf"):
             raise LeaseLostError(
                 f"shard {opened.lease.shard.number} of job {opened.lease.job.id}: the lease (epoch"
                 f" {opened.lease.epoch}) is over by this node's clock"
             )
+        if left_s <= 0:  # it may be prolonged yet: where the queue was away for all, nobody has taken it over
+            return False
         try:
             async with asyncio.timeout(left_s), opened.lock:
                 await self._put(opened, finally_=finally_)
@@ -211,12 +216,8 @@ class CheckpointedRecorder:
 
     async def _put(self, opened: _Open, *, finally_: bool) -> None:
         """Put what has grown; at its end, a journal must be there under its own key, grown or not."""
-        if self._open.get(_key(opened.lease)) is not opened:  # closed meanwhile, or a later lease's
-            if finally_:
-                raise LeaseLostError(
-                    f"shard {opened.lease.shard.number} of job {opened.lease.job.id}: leased anew"
-                )
-            return
+        if self._open.get(_key(opened.lease)) is not opened:
+            return  # it was closed while this waited for its turn, and its copy is gone
         known = None if finally_ and opened.version is None else opened.known_bytes
         try:
             content = await asyncio.to_thread(self._copies.read, opened.lease, known)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import shutil
 import time
@@ -74,6 +75,8 @@ async def test_a_job_is_taken_to_its_end_and_leaves_only_its_files(bucket, serve
         url, headers = f"{stage.url}/v1/files/{found.output_file_id}/content", {"Range": "bytes=10-19"}
         async with stage.http.get(url, headers=headers) as part:
             assert (part.status, await part.read()) == (206, content[10:20])
+        async with stage.http.get(f"{stage.url}/metrics") as metrics:
+            assert "of-the-test" not in await metrics.text()
         await stage.sdk.files.delete(batch.input_file_id)
         await stage.sdk.files.delete(found.output_file_id)
         await stage.ask("DELETE", f"/jobs/{batch.id}")
@@ -274,6 +277,31 @@ async def test_garbage_is_looked_for_beside_a_running_service_and_young_bytes_st
             done = await serving.gc(*options)
             assert (done.status, done.out, done.err) == (0, "nothing to remove\n", "")
         assert bucket.keys() == keys
+
+
+async def test_gc_removes_old_bytes_that_belong_to_nothing_and_says_so(serve, cli, tmp_path):
+    storage = {"url": f"file://{tmp_path}/store", "directory": str(tmp_path / "scratch")}
+    async with serving(None, await serve(), storage=storage) as stage:
+        await stage.until_ended(await stage.submit(rows(20)))
+        kept = sorted(path for path in (tmp_path / "store").rglob("*") if path.is_file())
+        for key in ("files/file-stray", "journals/batch_gone/000/000000/000001"):
+            stray = tmp_path / "store" / key
+            stray.parent.mkdir(parents=True, exist_ok=True)
+            stray.write_bytes(b"12345")
+            os.utime(stray, (1, 1))
+        config = tmp_path / "gc.json"
+        config.write_text(json.dumps({"storage": storage}))
+        for options, what in ((["--dry-run"], "would be removed"), ([], "removed")):
+            done = await cli.run("gc", "--config", config, *options)
+            assert (done.status, done.out.splitlines()) == (
+                0,
+                [
+                    f"bytes that are no file: 1 {what}, 5 bytes",
+                    f"journals and inputs of jobs that are no more: 1 {what}, 5 bytes",
+                ],
+            )
+        assert sorted(path for path in (tmp_path / "store").rglob("*") if path.is_file()) == kept
+        assert (await cli.run("gc", "--config", config)).out == "nothing to remove\n"
 
 
 async def test_gc_aborts_old_uploads_that_a_kill_cut_off(bucket, cli, serve, tmp_path):

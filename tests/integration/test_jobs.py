@@ -208,8 +208,11 @@ async def test_who_asks_for_results_and_does_not_take_them_is_let_go(tmp_path, m
         finally:
             let_go.set()
 
+    async def found(*_):
+        return endless()
+
     async with serving(tmp_path / "data") as stage:
-        monkeypatch.setattr(Jobs, "results", endless)
+        monkeypatch.setattr(Jobs, "results", found)
         with capture_logs() as logged:
             reader, writer = await asyncio.open_connection("127.0.0.1", stage.service.address[1])
             writer.write(b"GET /jobs/j/results HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")

@@ -1,8 +1,5 @@
 """The service with files and journals in a store that nodes share, here a directory; S3 is in tests/e2e."""
 
-import json
-import os
-
 import openai
 import pytest
 from commands import until
@@ -95,27 +92,3 @@ async def test_the_input_of_a_job_may_be_deleted_and_stays_until_the_job_needs_i
     await stage.sdk.files.delete(ended.output_file_id)
     await stage.ask("DELETE", f"/jobs/{batch.id}")
     assert stored(tmp_path, "files") == []
-
-
-async def test_gc_removes_old_bytes_that_belong_to_nothing_and_says_so(server, settings, cli, tmp_path):
-    async with serving(None, server, **settings) as stage:
-        await stage.until_ended(await stage.submit(rows(20)))
-        kept = [stored(tmp_path, folder) for folder in ("files", "journals")]
-        for key in ("files/file-stray", "journals/batch_gone/000/000000/000001"):
-            stray = tmp_path / "store" / key
-            stray.parent.mkdir(parents=True, exist_ok=True)
-            stray.write_bytes(b"12345")
-            os.utime(stray, (1, 1))
-        config = tmp_path / "gc.json"
-        config.write_text(json.dumps({"storage": settings["storage"]}))
-        for options, what in ((["--dry-run"], "would be removed"), ([], "removed")):
-            done = await cli.run("gc", "--config", config, *options)
-            assert (done.status, done.out.splitlines()) == (
-                0,
-                [
-                    f"bytes that are no file: 1 {what}, 5 bytes",
-                    f"journals and inputs of jobs that are no more: 1 {what}, 5 bytes",
-                ],
-            )
-        assert [stored(tmp_path, folder) for folder in ("files", "journals")] == kept
-        assert (await cli.run("gc", "--config", config)).out == "nothing to remove\n"

@@ -15,8 +15,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--nodes-seeds",
         type=int,
-        default=int(os.environ.get("DISPATCHER_NODES_SEEDS", "200")),
-        help="how many simulated scenarios of several nodes (default 200, or DISPATCHER_NODES_SEEDS)",
+        default=int(os.environ.get("DISPATCHER_NODES_SEEDS", "300")),
+        help="how many simulated scenarios of several nodes (default 300, or DISPATCHER_NODES_SEEDS)",
     )
 
 

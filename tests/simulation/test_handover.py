@@ -102,3 +102,16 @@ def test_a_frozen_node_that_goes_on_after_its_leases_settles_and_writes_nothing_
     late = [whom for at, kind, *whom in told if kind == "settled" and whom[0] == "a0" and at >= thawed_at]
     assert not [shard for _, shard, epoch in late if shard in others and epoch == "1"]
     assert "lease_lost" in {kind for _, kind, *_ in told}
+
+
+@pytest.mark.parametrize("seconds", [15.0, 30.0, 60.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_queue_that_is_away_for_all_nodes_costs_no_lease_and_no_row_however_long(seconds, seed):
+    """What is recorded meanwhile is kept, and whoever had a shard has it again before anyone else asks."""
+    base = scenario(Trouble.NO_QUEUE, seed).base
+    base = replace(base, job=replace(base.job, rows=1200), lease_s=15.0)
+    outage = tuple(NodeTrouble(Trouble.NO_QUEUE, node, 4.0 + seed, seconds) for node in range(2))
+    report = run_nodes(NodesScenario(base, (0.0, 0.0), (0.0, 7.0), outage, checkpoint_s=5.0))
+    assert report.breaches == ()
+    assert (report.counts.get("lease_lost", 0), report.counts["redone"]) == (0, 0)
+    assert report.counts["sent"] <= 1.02 * 1200

@@ -128,6 +128,17 @@ class Contract(RuleBasedStateMachine):
             with pytest.raises(LeaseLostError):
                 self.run(self.queues[node].settle(node, lease, Tally()))
 
+    def late(self):
+        """Leases that were lost, with the nodes that had them."""
+        return [each for each in self.given if not self.holds(*each)]
+
+    @precondition(late)
+    @rule(data=st.data())
+    def settle_late(self, data):
+        node, lease = data.draw(st.sampled_from(self.late()))
+        with pytest.raises(LeaseLostError):
+            self.run(self.queues[node].settle(node, lease, Tally(lease.shard.count)))
+
     @precondition(lambda self: self.given)
     @rule(data=st.data(), node=NODES)
     def renew(self, data, node):

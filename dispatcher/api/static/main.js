@@ -73,7 +73,10 @@ function tiles(data) {
   say(byId("tile-tokens"), rate(totals.tokens_per_s));
   say(byId("tile-rows"), rate(totals.rows_per_s));
   say(byId("tile-flight"), count(totals.in_flight));
-  say(byId("tile-flight-note"), `of ${plural(totals.limit, "permit")}`);
+  const here = data.nodes.length > 1 ? " here" : "";
+  say(byId("tile-tokens-note"), `generated${here}, over 30 s`);
+  say(byId("tile-rows-note"), `answered${here}, over 30 s`);
+  say(byId("tile-flight-note"), `${here && "here, "}of ${plural(totals.limit, "permit")}`);
   say(byId("tile-servers"), count(active));
   say(byId("tile-servers-note"), `of ${count(servers)} known`);
   mark(byId("tile-servers"), "bad", String(servers > 0 && active === 0));

@@ -1,6 +1,6 @@
 // The nodes: the processes that share the queue, a row each.
 
-import { byId, make, mark, Rows, say } from "./dom.js";
+import { byId, make, mark, Rows, say, show } from "./dom.js";
 import { count, duration, plural, rate } from "./figures.js";
 
 export class Nodes {
@@ -9,6 +9,9 @@ export class Nodes {
   update(nodes, at) {
     const silent = nodes.filter((each) => each.state === "silent").length;
     say(byId("nodes-note"), plural(nodes.length, "node") + (silent ? `, ${count(silent)} silent` : ""));
+    // Whoever reads the figures above must know whose they are.
+    say(byId("nodes-scope"), "Jobs are counted over all nodes; throughput, permits and servers above are as this node has them.");
+    show(byId("nodes-scope"), nodes.length > 1);
     this.#rows.update(nodes.map((each) => ({ ...each, age_s: at - each.started_at })), (each) => each.id);
   }
 }

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from dispatcher.dispatch.patience import POLL_S, RETRY_S, SAY_EVERY_S, PatientQueue
+from dispatcher.dispatch.patience import BACK_S, POLL_S, RETRY_S, SAY_EVERY_S, PatientQueue
 from dispatcher.errors import LeaseLostError, QueueError, QueueUnreachableError, StorageError
 from dispatcher.model import NodeId, QueueDepth, Tally
 
@@ -91,6 +91,19 @@ async def test_a_lost_lease_is_no_obstacle(make):
     with pytest.raises(LeaseLostError):
         await queue.settle(make.lease(), Tally())
     assert (queue.obstacle, clock.slept) == (None, [])
+
+
+async def test_after_an_outage_nothing_new_is_to_be_leased_for_a_while(failure):
+    depth = QueueDepth(1, 0, 0, 4, 0, 0)
+    queue, clock = patient(failure, failure, depth)
+    assert not await queue.is_coming_back()
+    await queue.lease(5)
+    assert await queue.is_coming_back(), "it is away"
+    assert await queue.is_coming_back(), "it has just come back"
+    await clock.sleep(BACK_S - 0.5)
+    assert await queue.is_coming_back()
+    await clock.sleep(0.5)
+    assert not await queue.is_coming_back()
 
 
 async def test_a_failing_queue_is_not_listened_to_but_tried_again_after_a_pause(failure):

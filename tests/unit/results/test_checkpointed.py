@@ -226,6 +226,7 @@ async def test_a_node_whose_lease_is_over_by_its_own_clock_writes_nothing(world)
         await world.record(recorder, world.lease(1), 0)
         world.left_s = 0.0
         await world.clock.pass_by(2 * CHECKPOINT_S)
+        world.left_s = float("-inf")
         with pytest.raises(LeaseLostError, match="by this node's clock"):
             await recorder.close(world.lease(1))
     assert world.store.puts == []
@@ -271,7 +272,7 @@ async def test_an_obstacle_ends_with_the_outage_though_nothing_is_left_to_put(wo
         world.store.refuses = True
         with capture_logs() as logs:
             await world.clock.pass_by(CHECKPOINT_S + 1)
-            world.left_s = 0.0
+            world.left_s = float("-inf")
             with pytest.raises(LeaseLostError):
                 await recorder.close(world.lease(1))
             await world.clock.pass_by(5)
@@ -282,19 +283,22 @@ async def test_an_obstacle_ends_with_the_outage_though_nothing_is_left_to_put(wo
     assert [entry["event"] for entry in logs] == ["checkpoint_failed"]
 
 
-async def test_a_shard_that_is_leased_anew_while_it_is_being_closed_is_the_later_leases(world):
+@pytest.mark.parametrize("prolonged", [True, False])
+async def test_a_shard_that_is_leased_anew_while_it_is_being_closed_is_the_later_leases(world, prolonged):
     async with world.node("a") as recorder:
         await world.open(recorder, world.lease(1))
         await world.record(recorder, world.lease(1), 0)
         world.store.refuses = True
         closing = asyncio.create_task(recorder.close(world.lease(1)))
         await world.clock.asleep(2)
-        world.store.refuses = False
+        world.store.refuses, world.left_s = False, 0.0  # the old lease is over, or it seems so
         await recorder.close(world.lease(2))
+        world.left_s = 60.0 if prolonged else 0.0
         assert (await world.open(recorder, world.lease(2))).finished == {0}
         await world.clock.pass_by(1, leaving=1)
-        with pytest.raises(LeaseLostError):
+        with pytest.raises(LeaseLostError, match="leased anew"):
             await closing
+        world.left_s = 60.0
         await world.record(recorder, world.lease(2), 1)
         await recorder.close(world.lease(2))
     assert await world.outcomes(epoch=2) == [0, 1]

@@ -56,6 +56,8 @@ def exercise(metrics):
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
     metrics.jobs_counted({"completed": 3}, 1, 2)
     metrics.hindered(queue=False, journal=True)
+    metrics.jobs_counted({"completed": 3}, 1)
+    metrics.nodes_counted({"active": 2, "silent": 1})
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
     metrics.event_loop_lagged(0.001)
@@ -98,6 +100,7 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_jobs_late": set(),
         "dispatcher_obstacle": {"part"},
         "dispatcher_source_faulty": {"source"},
+        "dispatcher_nodes": {"state"},
         "dispatcher_leases_lost": set(),
         "dispatcher_journal_sync_seconds": set(),
         "dispatcher_event_loop_lag_seconds": set(),

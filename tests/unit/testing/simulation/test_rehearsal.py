@@ -151,6 +151,19 @@ def test_the_command_replays_a_seed():
     assert "seed 3: kept" in shown.output
 
 
+def test_the_command_replays_a_seed_of_several_nodes():
+    shown = CliRunner().invoke(app, ["simulate", "--several", "--seed", "47"])
+    assert shown.exit_code == 0
+    assert "seed 47: kept" in shown.stdout
+
+
+def test_several_nodes_answer_every_row_once_between_them():
+    plan = plan_of(rows=2000, count=4, max_sequences=32, tokens_per_s=320)
+    went = rehearse(plan.model_copy(update={"nodes": 3}), 1, ideal=1.0)
+    assert (went.nodes, went.failed, went.sends) == (3, 0, 2000)
+    assert sum(use.rows for use in went.servers) == 2000
+
+
 def test_the_command_names_what_is_wrong_with_a_plan(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text("fleet: []\njob: {rows: 1}\n")
