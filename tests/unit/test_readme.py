@@ -128,9 +128,7 @@ def test_every_field_of_a_servers_entry_stands_there_with_its_default():
 def test_every_field_of_a_kubernetes_entry_stands_there_with_its_default():
     shared = ServerEntry.model_fields
     own = {
-        name: shown(each.default)
-        for name, each in KubernetesEntry.model_fields.items()
-        if name not in shared
+        name: shown(each.default) for name, each in KubernetesEntry.model_fields.items() if name not in shared
     }
     told = rows(section("## Settings"), "field of a Kubernetes entry")
     assert {cells[0].strip("`"): cells[1] for cells in told} == own
