@@ -90,6 +90,8 @@ class KubernetesApi:
     def _kubeconfig(self) -> str | None:
         """Its path, or its paths; None in a pod."""
         if self._entry.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in self._environ:
+            if self._entry.context is not None:
+                raise KubernetesError("has a context, but no kubeconfig: a pod's service account has none")
             if not (self._account / "token").is_file():
                 what = f"there is no service account token in {self._account}"
                 raise KubernetesError(f"{what}: set automountServiceAccountToken, or kubeconfig")

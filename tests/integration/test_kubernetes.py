@@ -374,6 +374,9 @@ def test_without_a_token_or_a_kubeconfig_it_is_said_what_to_do(tmp_path, monkeyp
     in_pod = KubernetesApi(entry, {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, tmp_path)
     with pytest.raises(KubernetesError, match=r"no service account token in .*automountServiceAccountToken"):
         in_pod.check()
+    chosen = KubernetesEntry(service="vllm", context="east")
+    with pytest.raises(KubernetesError, match="has a context, but no kubeconfig"):
+        KubernetesApi(chosen, {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, tmp_path).check()
     with pytest.raises(KubernetesError, match=r"is no pod of Kubernetes, .*no kubeconfig at /nowhere"):
         KubernetesApi(entry, {"KUBECONFIG": "/nowhere"}, tmp_path).check()
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -73,6 +73,8 @@ def test_without_any_source_the_documented_defaults_stand():
             "log_level": "info",
             "metrics_port": None,
             "metrics_host": "0.0.0.0",  # noqa: S104  # the documented default
+            "log_prompts": False,
+            "otlp_endpoint": None,
         },
         "run": {
             "output": None,

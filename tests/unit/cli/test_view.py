@@ -87,11 +87,11 @@ def test_of_many_servers_those_that_need_a_look_are_shown():
     assert rest == ["and", f"{101 - SERVERS_SHOWN_MAX}", "more:", f"{101 - SERVERS_SHOWN_MAX}", "active"]
 
 
-def test_the_log_tells_of_each_server_since_when_it_is_what_and_why():
-    dead = server(
-        "http://gpu02:8000", "evicted", reason="refused " * 100, in_flight=0, limit=0, in_state_s=61.0
-    )
-    words = told([server(), server("http://gpu03:8000", last_fault=ENGINE_DEAD, last_fault_ago_s=6.0), dead])
+def test_the_log_tells_of_each_server_since_when_it_is_what_and_why_without_its_own_words():
+    away = {"in_flight": 0, "limit": 0, "in_state_s": 61.0}
+    dead = server("http://gpu02:8000", "evicted", reason="a prompt", plain_reason="refused " * 100, **away)
+    faulty = {"last_fault": "a prompt", "plain_fault": ENGINE_DEAD, "last_fault_ago_s": 6.0}
+    words = told([server(), server("http://gpu03:8000", **faulty), dead])
     assert words["http://gpu01:8000"] == "active 8/16 for 3s"
     assert words["http://gpu03:8000"] == f"active 8/16 for 3s: 6s ago: {ENGINE_DEAD}"
     assert words["http://gpu02:8000"].startswith("evicted 0/0 for 1m 01s: refused refused")
