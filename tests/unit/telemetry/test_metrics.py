@@ -56,7 +56,6 @@ def exercise(metrics):
     metrics.queue_depth(QueueDepth(1, 2, 3, 256, 512, 700))
     metrics.jobs_counted({"completed": 3}, 1, 2)
     metrics.hindered(queue=False, journal=True)
-    metrics.jobs_counted({"completed": 3}, 1)
     metrics.nodes_counted({"active": 2, "silent": 1})
     metrics.leases_lost(1)
     metrics.journal_synced(0.004)
