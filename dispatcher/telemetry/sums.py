@@ -45,6 +45,7 @@ GAUGES: Final = MappingProxyType(
         "dispatcher_jobs_late": Join.MOST,
         "dispatcher_nodes": Join.MOST,
         "dispatcher_obstacle": Join.MOST,
+        "dispatcher_source_faulty": Join.MOST,
         "dispatcher_waiting_for_servers": Join.MOST,
         "dispatcher_build_info": Join.MOST,
     }
