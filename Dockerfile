@@ -34,10 +34,11 @@ RUN groupadd --gid 10001 dispatcher \
  && useradd --uid 10001 --gid 10001 --home-dir /data --no-create-home --shell /usr/sbin/nologin dispatcher \
  && install -d -o 10001 -g 10001 /data
 COPY --from=build /opt/dispatcher /opt/dispatcher
-# TMPDIR: the root file system may be read-only, /data never is.
+# TMPDIR: the root file system may be read-only, /data never is. Storage is in the working directory unless said
+# otherwise. No other setting is made here: a variable would win over a settings file that is mounted.
 ENV PATH=/opt/dispatcher/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 TMPDIR=/data \
-    DISPATCHER_API__HOST=0.0.0.0 DISPATCHER_STORAGE__URL=/data DISPATCHER_TELEMETRY__LOG_FORMAT=json
+    DISPATCHER_API__HOST=0.0.0.0
 USER 10001:10001
 WORKDIR /data
 VOLUME /data

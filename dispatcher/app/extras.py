@@ -25,15 +25,6 @@ def require_postgresql() -> None:
         raise ConfigError((Fault("queue.url", message),)) from error
 
 
-def require_objects() -> None:
-    """Raises ConfigError where what object stores need is not installed."""
-    try:
-        import_module("obstore")
-    except ImportError as error:
-        message = "needs obstore, which is not installed: pip install 'dispatcher[objects]'"
-        raise ConfigError((Fault("storage.url", message),)) from error
-
-
 def require_tracing(*, demanded: bool) -> bool:
     """Whether what tracing needs is installed. Where it is not and it was `demanded`, raises ConfigError.
 

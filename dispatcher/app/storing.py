@@ -9,7 +9,6 @@ from random import Random
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from dispatcher.app.extras import require_objects
 from dispatcher.app.fleet import Fleet
 from dispatcher.config import Config, StorageSettings
 from dispatcher.errors import StateError, TakenError
@@ -57,7 +56,6 @@ def store_of(settings: StorageSettings, clock: Clock, random: Random) -> Checked
         return Folder(settings.local)
     if urlsplit(url).scheme == "file":
         return Folder(Path(unquote(urlsplit(url).path)))
-    require_objects()
     from dispatcher.storage.objects import ObjectStorage  # noqa: PLC0415  # an extra
     from dispatcher.storage.opening import open_store  # noqa: PLC0415
 

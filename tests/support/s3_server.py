@@ -19,7 +19,7 @@ def open_s3(directory):
     """Serve a bucket: gives the variables that say where it is, as every client of S3 has them."""
     if importlib.util.find_spec("moto") is None:
         required = os.environ.get("DISPATCHER_REQUIRE_SERVICES") == "1"
-        (pytest.fail if required else pytest.skip)("moto is not installed: pip install --group stores")
+        (pytest.fail if required else pytest.skip)("moto is not installed: pip install --group objects")
     port = _free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with (directory / "moto.log").open("wb") as log:

@@ -17,8 +17,6 @@
 {{/* In place of the image's own settings, which would win over the file. */}}
 {{- define "dispatcher.environment" -}}
 - {name: DISPATCHER_API__HOST, value: ""}
-- {name: DISPATCHER_STORAGE__URL, value: ""}
-- {name: DISPATCHER_TELEMETRY__LOG_FORMAT, value: ""}
 - {name: TMPDIR, value: /tmp}
 {{- end -}}
 
