@@ -64,7 +64,7 @@ class Attendance:
 
     @asynccontextmanager
     async def among_others(self) -> AsyncIterator[None]:
-        """Be one of several while the context is open; what this one holds is free for the others then."""
+        """Be one of several while the context is open; at its end what this one holds is free."""
         await self._nodes.register(self._identity)
         beating = asyncio.create_task(self._beat(alone=False), name="heartbeat")
         try:

@@ -3,14 +3,15 @@
 One row of the printed table (Markdown, as in docs/simulator.md) for each fleet: the ideal's share of the
 makespan for the dispatcher and, beside it, for what people do without one. The ideal knows all, and no
 fault is charged to it. `--sweep` prints the dispatcher with learned limits beside every fixed one instead,
-`--scale X` makes the jobs X times as long, and `--assert` fails where a ratio is below what is promised.
+`--scale X` makes the jobs X times as long, `--nodes N` has N dispatchers share each, and `--assert` fails
+where a ratio is below what is promised.
 """
 
 import argparse
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dispatcher.testing.simulation import fleet
 from dispatcher.testing.simulation.ideal import ideal_s
@@ -18,7 +19,6 @@ from dispatcher.testing.simulation.plan import JobShape, Plan, ServerGroup, Toke
 from dispatcher.testing.simulation.policies import (
     Policy,
     batch_per_slot,
-    dispatcher,
     least_outstanding,
     round_robin,
 )
@@ -31,8 +31,8 @@ FIXED = 64
 OF_THE_BEST = 0.9
 """The share of the best fixed limit's rows/s that learned limits are to reach."""
 LIMITS = (16, 32, 64, 128, 256, 512, 1024)
-POLICIES: dict[str, Policy] = {
-    "dispatcher": dispatcher,
+POLICIES: dict[str, Policy | None] = {
+    "dispatcher": None,  # the plan's nodes
     f"round robin, {FIXED}": round_robin(FIXED),
     f"least outstanding, {FIXED}": least_outstanding(FIXED),
     "batches of 64, 4 a server": batch_per_slot(64, 4),
@@ -104,11 +104,17 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--scale", type=float, default=1.0, help="times the usual number of rows")
+    parser.add_argument("--nodes", type=int, default=1, help="dispatchers that share the job")
     parser.add_argument("--sweep", action="store_true", help="learned limits beside fixed ones")
     parser.add_argument("--limits", type=int, nargs="+", default=LIMITS, help="the fixed ones of --sweep")
     parser.add_argument("--alone", action="store_true", help="the dispatcher without the others beside it")
     parser.add_argument("--assert", dest="check", action="store_true", help="fail below the promised ratios")
     return parser.parse_args()
+
+
+def _cases(options: argparse.Namespace) -> Iterator[Case]:
+    for case in cases(options.scale):
+        yield replace(case, plan=case.plan.model_copy(update={"nodes": options.nodes}))
 
 
 def _policies(workers: Executor, options: argparse.Namespace) -> Iterator[tuple[str, float, float]]:
@@ -122,7 +128,7 @@ def _policies(workers: Executor, options: argparse.Namespace) -> Iterator[tuple[
             workers.submit(ideal_of, case.plan),
             [workers.submit(_makespan, case.plan, name) for name in names],
         )
-        for case in cases(options.scale)
+        for case in _cases(options)
     ]
     for case, ideal, makespans in measured:
         ratios = [ideal.result() / makespan.result() for makespan in makespans]
@@ -140,7 +146,7 @@ def _sweep(workers: Executor, options: argparse.Namespace) -> Iterator[tuple[str
     _print("|---|---|" + "---|" * (len(options.limits) + 1))
     measured = [
         (case, [workers.submit(_makespan, _limited(case.plan, limit)) for limit in (None, *options.limits)])
-        for case in cases(options.scale)
+        for case in _cases(options)
     ]
     for case, makespans in measured:
         learned, *fixed = (case.plan.job.rows / makespan.result() for makespan in makespans)

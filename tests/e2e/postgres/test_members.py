@@ -1,11 +1,12 @@
 """Members that services share over PostgreSQL, each with connections of its own."""
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from members_contract import *  # noqa: F403  # the tests
-from members_contract import REGISTERING, A, B, C, join
+from members_contract import REGISTERING, REGISTRATION, TTL_S, A, B, C, join
+from postgres_server import open_postgres
 from queue_worlds import LEASE_S
 from sqlalchemy import literal
 
@@ -13,7 +14,10 @@ from dispatcher.app.clock import SystemClock
 from dispatcher.app.joint_members import JointMembers
 from dispatcher.app.seen_members import PAUSE_S
 from dispatcher.config import ServerEntry, load_config
+from dispatcher.config.queue import queue_url
+from dispatcher.errors import QueueUnreachableError
 from dispatcher.queue.listening import listening
+from dispatcher.queue.migrating import open_migration
 from dispatcher.queue.postgresql import open_postgresql
 from dispatcher.queue.shared import open_shared_queue
 from dispatcher.queue.sql import SqlQueue
@@ -111,6 +115,17 @@ async def test_changes_of_several_at_once_are_all_kept(url):
         assert all(each.listed()[A].held_out for each in members)
 
 
+async def test_one_that_registers_again_after_its_time_is_news(keep, monkeypatch):
+    monkeypatch.setattr("dispatcher.app.joint_members.EXPIRE_S", 1000)  # its row is there still
+    async with keep.service(**REGISTERING) as one, keep.service(**REGISTERING) as other:
+        await one.register(ServerEntry(url=B), "t")
+        await keep.pass_time(TTL_S + 6)
+        assert other.told[-1] == [A]
+        await one.register(ServerEntry(url=B), "t")
+        await keep.settle()
+        assert other.told[-1] == [A, B]
+
+
 async def test_of_two_tokens_that_register_a_server_at_once_one_is_refused(url):
     async with services(url, 2, **REGISTERING) as members:
         answers = await asyncio.gather(
@@ -127,3 +142,45 @@ async def test_a_restart_of_all_services_keeps_what_was_added_and_held_out(url):
     async with services(url, 1) as (again,):
         assert again.told == [[B]]
         assert again.listed()[B].server.limit == 3
+
+
+@pytest.fixture
+def own_server():
+    """A PostgreSQL that the test may stop, with the queue's tables in a database."""
+    with open_postgres() as server:
+        url = queue_url(server.fresh_database("queue"))
+
+        async def migrate():
+            async with open_migration(url, SystemClock()) as migration:
+                await migration.run()
+
+        asyncio.run(migrate())
+        yield server, url
+
+
+async def test_an_outage_longer_than_a_registration_drops_nobody_but_who_stays_away(own_server):
+    server, url = own_server
+    short = {"discovery": {"registration": {**REGISTRATION, "ttl_s": 3}}}
+    async with services(url, 2, **short) as members:
+        one, other = members
+        await one.register(ServerEntry(url=B), "t")
+        await one.register(ServerEntry(url=C), "t")
+        async with asyncio.timeout(3):
+            while {A, B, C} - set(other.told[-1]):  # noqa: ASYNC110  # by the database's news
+                await asyncio.sleep(0.01)
+        for each in members:
+            each.told[:-1] = []
+        await asyncio.to_thread(server.stop)
+        with pytest.raises(QueueUnreachableError):
+            await one.register(ServerEntry(url=B), "t")
+        await asyncio.sleep(4)
+        await asyncio.to_thread(server.start)
+        for _ in range(6):  # as a registrar does it
+            with suppress(QueueUnreachableError):
+                await other.register(ServerEntry(url=B), "t")
+            await asyncio.sleep(1)
+        assert (
+            [set(listed) for listed in one.told]
+            == [set(listed) for listed in other.told]
+            == [{A, B, C}, {A, B}]
+        )

@@ -58,7 +58,7 @@ def is_seen(stage, *expected):
 
 
 async def test_nodes_come_drain_and_go_before_each_others_eyes(open_node, serve):
-    server = await serve(answer_tokens=40, engine=SLOW)
+    server = await serve(answer_tokens=300, engine=SLOW)  # 15 s to drain
     async with open_node("a", server) as one:
         assert await states(one) == ["active"]
         async with open_node("b", server, dispatch={"drain_s": 30}) as other:

@@ -74,7 +74,8 @@ class Records:
         for index in range(lease.shard.first_index, lease.shard.first_index + lease.shard.count):
             if index not in finished:
                 for durable in self._durable.get(index, ()):
-                    self._redo(index, lease, durable)
+                    if durable.epoch < lease.epoch:  # else this is a node that was stopped before it began
+                        self._redo(index, lease, durable)
 
     def recorded(self, node: str, lease: Lease, indexes: Sequence[int], links: Links) -> None:
         """A node has made these durable on its disk."""

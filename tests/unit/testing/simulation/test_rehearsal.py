@@ -152,16 +152,16 @@ def test_the_command_replays_a_seed():
 
 
 def test_the_command_replays_a_seed_of_several_nodes():
-    shown = CliRunner().invoke(app, ["simulate", "--several", "--seed", "47"])
+    shown = CliRunner().invoke(app, ["simulate", "--several", "--seed", "44"])
     assert shown.exit_code == 0
-    assert "seed 47: kept" in shown.stdout
+    assert "seed 44: kept" in shown.stdout
 
 
 def test_several_nodes_answer_every_row_once_between_them():
-    plan = plan_of(rows=2000, count=4, max_sequences=32, tokens_per_s=320)
+    plan = plan_of(rows=1200, count=4, max_sequences=32, tokens_per_s=320)
     went = rehearse(plan.model_copy(update={"nodes": 3}), 1, ideal=1.0)
-    assert (went.nodes, went.failed, went.sends) == (3, 0, 2000)
-    assert sum(use.rows for use in went.servers) == 2000
+    assert (went.nodes, went.failed, went.sends) == (3, 0, 1200)
+    assert sum(use.rows for use in went.servers) == 1200
 
 
 def test_the_command_names_what_is_wrong_with_a_plan(tmp_path):
