@@ -13,14 +13,11 @@ from dispatcher.config import Config
 from dispatcher.errors import StateError
 from dispatcher.ingest.payloads import FilePayloads
 from dispatcher.ingest.scan import scan
-from dispatcher.ingest.sharding import ScanLimits
+from dispatcher.ingest.sharding import TAIL_SHARE, ScanLimits
 from dispatcher.model import Job, Shard, Tally
 from dispatcher.results.finalise import finalise
 from dispatcher.results.verify import verify
 from dispatcher.storage.source import Fingerprint, Source, prepare_source
-
-TAIL_SHARE = 8
-"""With several workers the last shards are an eighth of the others' size, to be shared in the end."""
 
 
 class RequestsFile:

@@ -149,7 +149,7 @@ class Service:
     def _jobs(self, queue: SqlQueue, node: Node, storing: Storing, places: Places, fleet: Fleet) -> Jobs:
         archive, files, clock = storing.archive, storing.files, fleet.clock
         shared, settings = shares_jobs(self.config), self.config.queue
-        paperwork = Paperwork(queue, archive, places.work, settings.shard_size)
+        paperwork = Paperwork(queue, archive, places.work, settings.shard_size, shared=shared)
         keeper = JobKeeper(queue, node, files, archive, paperwork, clock, shared=shared)
         housekeeping = Housekeeping(keeper, node, files, archive, queue, fleet.metrics, clock)
         sharing = Sharing(keeper, queue, node.name, clock, settings.lease_s) if shared else None

@@ -27,6 +27,8 @@ class ScanLimits:
 DEFAULT_LIMITS = ScanLimits()
 
 
+TAIL_SHARE = 8
+"""Where several share a job its last shards are an eighth of the others' size, to be shared in the end."""
 TAIL_SHARDS = 4
 """So many shards' worth of lines before the last one, and that, are cut smaller where it is asked for."""
 

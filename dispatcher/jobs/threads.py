@@ -10,7 +10,7 @@ import structlog
 from dispatcher.errors import StorageError
 from dispatcher.ingest.findings import ScanReport
 from dispatcher.ingest.scan import scan
-from dispatcher.ingest.sharding import ScanLimits
+from dispatcher.ingest.sharding import TAIL_SHARE, ScanLimits
 from dispatcher.jobs.archive import Archive, Lacking
 from dispatcher.jobs.details import TokenDetails
 from dispatcher.jobs.kept import Kept
@@ -26,14 +26,18 @@ JOURNALS_AT_ONCE = 8
 class Paperwork:
     """The work on a job's input and outcomes. `check` is called now and then; StoppedError from it ends it.
 
-    `work` is a directory for what nothing outlives.
+    `work` is a directory for what nothing outlives. Where nodes have jobs in common (`shared`), the last shards
+    of each are small.
     """
 
-    def __init__(self, queue: SqlQueue, archive: Archive, work: Path, shard_size: int) -> None:
+    def __init__(
+        self, queue: SqlQueue, archive: Archive, work: Path, shard_size: int, *, shared: bool = False
+    ) -> None:
         self._queue = queue
         self._archive = archive
         self._work = work
         self._shard_size = shard_size
+        self._tail_size = max(1, shard_size // TAIL_SHARE) if shared else None
         self._log = structlog.get_logger("dispatcher.jobs")
 
     async def read(self, kept: Kept, check: Callable[[], None]) -> ScanReport:
@@ -48,7 +52,9 @@ class Paperwork:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
             try:
-                limits = ScanLimits(shard_size=self._shard_size, route=kept.details.endpoint)
+                limits = ScanLimits(
+                    shard_size=self._shard_size, tail_size=self._tail_size, route=kept.details.endpoint
+                )
                 with self._archive.input(kept) as file:
                     return scan(file, work, add, limits=limits, check=check)
             finally:
