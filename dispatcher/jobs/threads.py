@@ -26,8 +26,8 @@ JOURNALS_AT_ONCE = 8
 class Paperwork:
     """The work on a job's input and outcomes. `check` is called now and then; StoppedError from it ends it.
 
-    `work` is a directory for what nothing outlives. Where nodes have jobs in common (`shared`), the last shards
-    of each are small.
+    `work` is a directory for what nothing outlives. Where nodes have jobs in common (`shared`), the last
+    shards of each are small.
     """
 
     def __init__(
