@@ -1,8 +1,11 @@
 """Has every job driven by one of the nodes that share the queue."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from dispatcher.errors import QueueError, StorageError
+import structlog
+
+from dispatcher.errors import CustodyLostError, JobMovedError, QueueError, StorageError
 from dispatcher.model import JobId, NodeId
 from dispatcher.ports import Clock
 from dispatcher.queue.custody import Custodies, Custody
@@ -43,6 +46,7 @@ class Custodian:
         self._lost = lost
         self.held: dict[JobId, Custody] = {}
         self._renewed_at = clock.now()
+        self._log = structlog.get_logger("dispatcher.jobs")
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -53,6 +57,8 @@ class Custodian:
                     self._take(custody)
             except (QueueError, StorageError):  # the queue itself has said so
                 pass
+            except Exception as error:  # noqa: BLE001  # a task's boundary: all custody would end with it
+                self._log.error("custody_hindered", exc_info=error)
             await self._clock.sleep(LOOK_S)
 
     async def take(self, job: JobId) -> None:
@@ -60,10 +66,18 @@ class Custodian:
         if (custody := await self._custodies.take(self._node, job)) is not None:
             self._take(custody)
 
-    async def retire(self, job: JobId) -> None:
-        """A job has come to its end. Raises CustodyLostError where another node has seen to that."""
-        if (custody := self.held.pop(job, None)) is not None:
-            await self._custodies.retire(custody)
+    async def retire(self, job: JobId, details: Mapping[str, Any] | None) -> bool:
+        """A job has come to its end, as these details say. False where it goes on: then it is kept."""
+        if (custody := self.held.get(job)) is not None:
+            try:
+                await self._custodies.retire(custody, details)
+            except JobMovedError:
+                return False
+            except CustodyLostError:  # another node has seen to that
+                pass
+            if self.held.get(job) == custody:
+                del self.held[job]
+        return True
 
     async def release(self) -> None:
         """Let the other nodes go on with everything, at once."""
@@ -75,9 +89,11 @@ class Custodian:
         now = self._clock.now()
         if now - self._renewed_at < self._lease_s / 3:
             return
-        self._renewed_at = now
-        for custody in await self._custodies.renew([*self.held.values()]):
-            if self.held.pop(custody.job_id, None) is not None:
+        lost = await self._custodies.renew([*self.held.values()])
+        self._renewed_at = now  # not where it failed: that is tried again at once
+        for custody in lost:
+            if self.held.get(custody.job_id) == custody:  # else it was taken anew meanwhile
+                del self.held[custody.job_id]
                 self._lost(custody)
 
     def _take(self, custody: Custody) -> None:

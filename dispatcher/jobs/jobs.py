@@ -167,11 +167,10 @@ class Jobs:
             model=job.model,
         )
         written = stored(details)
-        await self._queue.create_job(job, written, priority=job.priority, weight=job.weight)
-        kept = Kept(job, details, self._clock.wall(), untouched=True, known=written)
-        self._keeper.add(kept)
+        created_at = await self._queue.create_job(job, written, priority=job.priority, weight=job.weight)
+        kept = self._keeper.add(Kept(job, details, created_at, untouched=True, known=written))
         if self._sharing is not None:
-            await self._sharing.created(kept)
+            await self._sharing.wanted(kept)
         return view_of(kept, self._now())
 
     async def cancel(self, job_id: str, owner: str | None = None) -> JobView | None:
@@ -196,13 +195,16 @@ class Jobs:
         kept = await self._sought(job_id, owner)
         if kept is None:
             return None
-        async with kept.lock:
+
+        async def decide() -> None:
             _refuse_ended(kept, "changed")
             job = _changed(kept.job, changes)
-            await self._queue.keeping.change(job, job.weight)
+            await self._queue.keeping.change(job, job.weight, before=kept.job)
             kept.job = job
             self._node.limit(kept.id, job.limit)
             self._node.expect(job)
+
+        await self._keeper.roll.change(kept, decide)
         return view_of(kept, self._now())
 
     async def retry_failed(self, job_id: str, owner: str | None = None) -> JobView | None:
@@ -219,9 +221,9 @@ class Jobs:
             raise IllegalMoveError(
                 f"job {kept.id}: its files were deleted, or its time is over, and its input gone"
             )
-        if self._sharing is not None:
-            await self._sharing.offer(kept)
         await self._keeper.move(kept, Event.RETRY)
+        if self._sharing is not None:
+            await self._sharing.wanted(kept)
         return view_of(kept, self._now())
 
     async def delete(self, job_id: str, owner: str | None = None) -> bool:

@@ -115,10 +115,11 @@ class JobKeeper:
             kept.wake.set()
         await self._tasks.__aexit__(kind, error, trace)
 
-    def add(self, kept: Kept) -> None:
-        """Keep a job that is in the queue now."""
-        self.roll.add(kept)
+    def add(self, kept: Kept) -> Kept:
+        """Keep a job that is in the queue now; see `Roll.add`."""
+        kept = self.roll.add(kept)
         self._start(kept)
+        return kept
 
     async def move(self, kept: Kept, event: Event, **changes: Any) -> None:
         """Move a job by what a user asks. Raises IllegalMoveError where there is no such move."""
@@ -126,7 +127,7 @@ class JobKeeper:
         async def decide() -> None:
             if kept.id not in self.jobs:
                 raise IllegalMoveError(f"job {kept.id} was deleted")
-            await self._move(kept, event, dict(changes))
+            await self._move(kept, event, dict(changes), held=None)
 
         await self.roll.change(kept, decide)
         if self._shared:
@@ -139,13 +140,16 @@ class JobKeeper:
 
         Raises IllegalMoveError for one that has not.
         """
-        async with kept.lock:
+
+        async def decide() -> None:
             if kept.stage not in ENDED:
                 raise IllegalMoveError(f"job {kept.id} is {kept.stage}: cancel it first")
-            await self._queue.discard_job(kept.id)
+            await self._queue.keeping.discard(kept.id, kept.known)
             self.roll.drop(kept)
             self._log.info("job_deleted", job=kept.id)
             await self._archive.release(kept)
+
+        await self.roll.change(kept, decide)
 
     async def amend(self, kept: Kept, **changes: Any) -> None:
         """Change a job's details where it is. To be called under its lock; see `Roll.keep`."""
@@ -168,7 +172,13 @@ class JobKeeper:
         await self._accounts.catch_up(kept)
 
     def _drives(self, kept: Kept) -> bool:
-        return kept.stage not in ENDED and (kept.custody is not None or not self._shared)
+        if kept.stage in ENDED or self.jobs.get(kept.id) is not kept:
+            return False
+        return kept.custody is not None or not self._shared
+
+    def _goes_on(self, kept: Kept) -> bool:
+        """Whether it is still by the same custody that the step may be done."""
+        return self._drives(kept) and kept.custody == kept.held
 
     def _arrived(self, kept: Kept) -> None:
         kept.wake.set()
@@ -191,12 +201,14 @@ class JobKeeper:
     async def _steps(self, kept: Kept) -> None:
         while self._drives(kept) and not self._closing:
             kept.wake.clear()
+            kept.held = kept.custody
             try:
                 await self._step(kept)
             except StoppedError:  # a thread was told to end: by a move, or by our own end
                 continue
             except CustodyLostError:
-                self.relieve(kept)
+                if kept.custody == kept.held:  # else it was taken anew meanwhile
+                    self.relieve(kept)
                 continue
             except JobMovedError:
                 await self._look_again(kept)
@@ -251,7 +263,7 @@ class JobKeeper:
 
     async def _validate(self, kept: Kept) -> None:
         if not kept.untouched:
-            await self._queue.keeping.clear(kept.id, kept.custody)
+            await self._queue.keeping.clear(kept.id, kept.held)
         kept.untouched, kept.requests = False, 0
         try:
             report = await self._paperwork.read(kept, self._check(kept))
@@ -271,7 +283,7 @@ class JobKeeper:
     async def _refuse(self, kept: Kept, errors: Errors) -> None:
         await self._advance(kept, Stage.VALIDATING, Event.REFUSED, errors=errors)
         if kept.stage is Stage.FAILED:
-            await self._queue.keeping.clear(kept.id, kept.custody)
+            await self._queue.keeping.clear(kept.id, kept.held)
 
     async def _work(self, kept: Kept) -> None:
         if await self._accounts.is_drained(kept):
@@ -285,7 +297,7 @@ class JobKeeper:
 
     async def _stop(self, kept: Kept) -> None:
         if kept.details.at(Stage.IN_PROGRESS) is None:  # its input was not read to the end
-            await self._queue.keeping.clear(kept.id, kept.custody)
+            await self._queue.keeping.clear(kept.id, kept.held)
             kept.shards = kept.requests = 0
             await self._conclude(kept, Tally(), TokenDetails())
             return
@@ -305,11 +317,12 @@ class JobKeeper:
     async def _name_files(self, kept: Kept) -> None:
         """Anew for each attempt: two never write the same file."""
         async with kept.lock:
-            await self.amend(kept, making=Made(new_file_id(), new_file_id()))
+            making = Made(new_file_id(), new_file_id())
+            await self.roll.keep(kept, msgspec.structs.replace(kept.details, making=making), held=kept.held)
 
     async def _reopen(self, kept: Kept) -> None:
         """Reopen first, take back after: a crash between the two loses nothing, and all is done again."""
-        await self._queue.reopen(kept.id, only_failed=True)
+        await self._queue.reopen(kept.id, only_failed=True, held=kept.held)
         await self._paperwork.take_back_failures(kept, self._check(kept))
         await self._accounts.follow_anew(kept)
         expires_at = self._clock.wall() + kept.details.window_s
@@ -320,15 +333,19 @@ class JobKeeper:
 
     async def _advance(self, kept: Kept, stage: Stage, event: Event, **changes: Any) -> None:
         """Move a job on from a stage, if it is still there."""
-        async with kept.lock:
-            if kept.stage is stage:
-                await self._move(kept, event, changes)
 
-    async def _move(self, kept: Kept, event: Event, changes: dict[str, Any]) -> None:
+        async def decide() -> None:
+            if kept.stage is stage:
+                await self._move(kept, event, dict(changes), held=kept.held)
+
+        await self.roll.change(kept, decide)
+
+    async def _move(self, kept: Kept, event: Event, changes: dict[str, Any], *, held: Custody | None) -> None:
         details = moved(kept.details, move(kept.stage, event), self._clock.wall())
         if details.stage in (Stage.FINALIZING, Stage.CANCELLING, Stage.EXPIRING):
             changes |= {"making": Made(new_file_id(), new_file_id()), "paused": False}
-        await self.roll.keep(kept, msgspec.structs.replace(details, **changes))
+        details = msgspec.structs.replace(details, **changes)
+        await self.roll.keep(kept, details, held=held, wanted=event is Event.RETRY)
         self._reached(kept)
 
     async def _conclude(self, kept: Kept, tally: Tally, token_details: TokenDetails) -> None:
@@ -353,7 +370,7 @@ class JobKeeper:
                 made=made,
                 gone=gone,
                 before=kept.known,
-                held=kept.custody,
+                held=kept.held,
             )
             kept.known, kept.details = written, details
             self._reached(kept)
@@ -377,7 +394,7 @@ class JobKeeper:
         stage = kept.stage
 
         def check() -> None:
-            if self._closing or kept.stage is not stage or not self._drives(kept):
+            if self._closing or kept.stage is not stage or not self._goes_on(kept):
                 raise StoppedError(f"job {kept.id} is no longer {stage.value}")
 
         return check

@@ -37,6 +37,8 @@ class Kept:
     """The details as the queue has them, those of a newer dispatcher included; None: as they are here."""
     custody: Custody | None = None
     """This node's right to drive it, where nodes share the queue."""
+    held: Custody | None = None
+    """The custody that the step began with which is being done: all that the step writes is fenced by it."""
     asked_at: float = -math.inf
     """When the queue was last asked whether its shards are all settled; by the monotonic clock."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import structlog
 
-from dispatcher.errors import CustodyLostError, DispatcherError, QueueError, StorageError
+from dispatcher.errors import DispatcherError, QueueError, StorageError
 from dispatcher.jobs.custodian import Custodian
 from dispatcher.jobs.keeper import JobKeeper
 from dispatcher.jobs.kept import Kept
@@ -55,15 +55,11 @@ class Sharing:
             with suppress(QueueError, StorageError):  # then it is free when its time is over
                 await self.custodian.release()
 
-    async def created(self, kept: Kept) -> None:
-        """A job was made here."""
-        await self.custodian.take(kept.id)
-
-    async def offer(self, kept: Kept) -> None:
-        """A job is to go on after its end. Called before it is moved: it is never without a node then."""
+    async def wanted(self, kept: Kept) -> None:
+        """A job was made here, or is to go on after its end: drive it at once, unless another node does."""
         if kept.custody is None:
-            await self._queue.custody.offer(kept.id)
-            await self.custodian.take(kept.id)
+            with suppress(QueueError, StorageError):  # then whichever looks next takes it
+                await self.custodian.take(kept.id)
 
     # Custody
 
@@ -104,22 +100,29 @@ class Sharing:
                 await self._look()
                 await self._catch_up()
                 await self._retire()
+                continue
             except DispatcherError as error:
                 self._log.debug("jobs_not_seen", error=str(error))  # the queue itself has said so
-                await self._clock.sleep(LOOK_S)
+            except Exception as error:  # noqa: BLE001  # a task's boundary: without it no news would come at all
+                self._log.error("jobs_not_seen", exc_info=error)
+            await self._clock.sleep(LOOK_S)
 
     async def _look(self) -> None:
         now = self._clock.now()
         if now - self._looked_at >= WHOLE_LOOK_S:
-            known = set(self._keeper.jobs)
-            records = {record.job.id: record for record in await self._queue.jobs()}
             self._looked_at = now
-            for job in known | set(records):
-                await self._keeper.roll.saw(job, records.get(job))
+            try:
+                await self._keeper.roll.look_at_all()
+            except BaseException:
+                self._looked_at = -WHOLE_LOOK_S
+                raise
         while self._changed:
-            job = next(iter(self._changed))
-            await self._keeper.roll.look(job)
-            self._changed.discard(job)
+            job = self._changed.pop()  # before the look: what is heard during it may be later than it sees
+            try:
+                await self._keeper.roll.look(job)
+            except BaseException:
+                self._changed.add(job)
+                raise
         self._entrust()
 
     async def _catch_up(self) -> None:
@@ -134,9 +137,9 @@ class Sharing:
 
     async def _retire(self) -> None:
         """Jobs that have ended want no node any more."""
-        for job in [*self.custodian.held]:
+        for job, custody in [*self.custodian.held.items()]:
             kept = self._keeper.jobs.get(job)
-            if kept is not None and kept.stage in ENDED and not kept.driven:
-                with suppress(CustodyLostError):
-                    await self.custodian.retire(job)
+            if kept is None or kept.stage not in ENDED or kept.driven:
+                continue
+            if await self.custodian.retire(job, kept.known) and kept.custody == custody:
                 kept.custody = None

@@ -42,10 +42,10 @@ class Paperwork:
 
     async def read(self, kept: Kept, check: Callable[[], None]) -> ScanReport:
         """Check the job's input, and give the queue its shards. Raises InputError, StorageError."""
-        loop, job = asyncio.get_running_loop(), kept.id
+        loop, job, held = asyncio.get_running_loop(), kept.id, kept.held
 
         def add(shards: list[Shard]) -> None:
-            asyncio.run_coroutine_threadsafe(self._queue.add_shards(job, shards), loop).result()
+            asyncio.run_coroutine_threadsafe(self._queue.add_shards(job, shards, held), loop).result()
 
         def run() -> ScanReport:
             work = self._work / job

@@ -1,17 +1,33 @@
 """Which node takes which job through its life: one at a time, fenced as leases of shards are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import ColumnElement, Insert, Update, and_, insert, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Insert,
+    Select,
+    Update,
+    and_,
+    insert,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from dispatcher.errors import CustodyLostError
+from dispatcher.errors import CustodyLostError, JobMovedError
 from dispatcher.model import JobId, NodeId
 from dispatcher.queue.bell import Bell
 from dispatcher.queue.schema import custody, jobs
-from dispatcher.queue.transactions import WORK, News, Topic, Transactions
+from dispatcher.queue.transactions import WORK, Transactions
 from dispatcher.queue.whole import whole
+
+JOBS_PER_STATEMENT = 512
+"""A statement's parameters are limited, and each takes four."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +42,7 @@ class Custody:
 class Custodies:
     """The custody of all jobs. Every method is a transaction, and raises as SqlQueue's.
 
-    A job is wanted from its creation until `retire`, and from `offer` on.
+    A job is wanted from its creation until `retire`, and from a move on that says so: see Keeping.
     """
 
     def __init__(
@@ -71,41 +87,35 @@ class Custodies:
     @whole
     async def renew(self, held: Sequence[Custody]) -> Sequence[Custody]:
         """Prolong these by the lease time from now; return those that are lost."""
-        renewed = (
-            update(custody)
-            .where(_among(held))
-            .values(expires_at=self._now() + self._lease_s)
-            .returning(custody.c.job_id, custody.c.node, custody.c.epoch)
-        )
+        renewed = update(custody).values(expires_at=self._now() + self._lease_s)
+        returned = renewed.returning(custody.c.job_id, custody.c.node, custody.c.epoch)
+        kept = set[tuple[Any, ...]]()
         async with self._database.write() as connection:
-            kept = {tuple(row) for row in await connection.execute(renewed)}
+            for some in _batches(held):
+                kept |= {tuple(row) for row in await connection.execute(returned.where(_among(some)))}
         return [each for each in held if _key(each) not in kept]
 
     @whole
     async def release(self, held: Sequence[Custody]) -> None:
         """Give jobs back, for any node to take at once; those that are lost already are left alone."""
-        released = update(custody).where(_among(held)).values(node=None, expires_at=None)
+        released = update(custody).values(node=None, expires_at=None)
         async with self._database.write() as connection:
-            await connection.execute(released)
+            for some in _batches(held):
+                await connection.execute(released.where(_among(some)))
             await self._database.announce(connection, WORK)
         self._bell.ring()
 
     @whole
-    async def retire(self, held: Custody) -> None:
-        """A job has come to its end: no node is to take it. Raises CustodyLostError."""
+    async def retire(self, held: Custody, details: Mapping[str, Any] | None = None) -> None:
+        """A job has come to its end: no node is to take it. Raises CustodyLostError.
+
+        With the details that say so: raises JobMovedError where they are others by now, for it goes on then.
+        """
         async with self._database.write() as connection:
             await fence(connection, held)
+            await require_details(connection, held.job_id, details)
             ended = update(custody).where(custody.c.job_id == held.job_id)
             await connection.execute(ended.values(wanted=False, expires_at=None))
-
-    @whole
-    async def offer(self, job_id: JobId) -> None:
-        """A job that had come to its end is to go on."""
-        offered = update(custody).where(custody.c.job_id == job_id, custody.c.wanted.is_(False))
-        async with self._database.write() as connection:
-            await connection.execute(offered.values(wanted=True, node=None))
-            await self._database.announce(connection, News(Topic.JOB, job_id))
-        self._bell.ring()
 
     @whole
     async def holders(self) -> dict[JobId, NodeId]:
@@ -131,6 +141,17 @@ def wanted(job_id: JobId) -> Insert:
     return insert(custody).values(job_id=job_id, wanted=True, epoch=0)
 
 
+def wanted_again(job_id: JobId) -> Update:
+    """A job that had come to its end is to go on. One that a node drives yet stays with it."""
+    retired = update(custody).where(custody.c.job_id == job_id, custody.c.wanted.is_(False))
+    return retired.values(wanted=True, node=None)
+
+
+def lock(job_id: JobId) -> Select[Any]:
+    """Have a job's custody before its row, in the order of whoever drives it: else there are deadlocks."""
+    return select(literal(1)).select_from(custody).where(custody.c.job_id == job_id).with_for_update()
+
+
 async def fence(connection: AsyncConnection, held: Custody) -> None:
     """Let the transaction go on only while this custody holds, and nobody take it over before its end.
 
@@ -142,6 +163,32 @@ async def fence(connection: AsyncConnection, held: Custody) -> None:
             f"job {held.job_id}: the custody of node {held.node} (epoch {held.epoch}) was taken over; "
             "whoever has it now goes on"
         )
+
+
+async def fence_if(connection: AsyncConnection, held: Custody | None) -> None:
+    """`fence`, where nodes share the queue: else there is nothing to hold."""
+    if held is not None:
+        await fence(connection, held)
+
+
+async def require_details(
+    connection: AsyncConnection, job_id: JobId, *details: Mapping[str, Any] | None
+) -> None:
+    """Let the transaction go on only while the job has some of these details, the first of which is not None.
+
+    Nobody moves it before the transaction's end then. A job that is no more passes. Raises JobMovedError.
+    Whoever fences a custody as well does that before: two orders of locks would be a deadlock.
+    """
+    if details[0] is None:
+        return
+    asked = select(jobs.c.details).where(jobs.c.id == job_id).with_for_update()
+    found = (await connection.execute(asked)).one_or_none()
+    if found is not None and found.details not in details:
+        raise JobMovedError(f"job {job_id}: another node has moved it meanwhile")
+
+
+def _batches(held: Sequence[Custody]) -> Iterator[Sequence[Custody]]:
+    return (held[start : start + JOBS_PER_STATEMENT] for start in range(0, len(held), JOBS_PER_STATEMENT))
 
 
 def _key(held: Custody) -> tuple[JobId, NodeId, int]:

@@ -11,8 +11,8 @@ from dispatcher.errors import JobMovedError, QueueError
 from dispatcher.model import Job, JobId, Shard, Tally
 from dispatcher.queue import statements
 from dispatcher.queue.bell import Bell
-from dispatcher.queue.custody import Custody, fence
-from dispatcher.queue.records import JobStatus, Row, job_settings, read_shard
+from dispatcher.queue.custody import Custody, fence_if, lock, require_details, wanted_again
+from dispatcher.queue.records import JobStatus, Row, job_settings, read_job, read_shard
 from dispatcher.queue.schema import files, jobs, shards
 from dispatcher.queue.transactions import News, Topic, Transactions
 from dispatcher.queue.whole import whole
@@ -70,15 +70,19 @@ class Keeping:
         *,
         before: Mapping[str, Any] | None = None,
         held: Custody | None = None,
+        wanted: bool = False,
     ) -> None:
         """Move a job to a status, with new details, together. Raises QueueError for an unknown job.
 
         With `before` it is moved only from these details; raises JobMovedError where they are others by now.
         With a custody it is moved only while that holds; raises CustodyLostError where it does not.
+        `wanted`: it had come to its end, and goes on; some node is to drive it from now on.
         """
         async with self._database.write() as connection:
-            await _fence(connection, held)
-            await _require(connection, job_id, before, details)
+            await fence_if(connection, held)
+            if wanted:
+                await connection.execute(wanted_again(job_id))
+            await require_details(connection, job_id, before, details)
             await _move(connection, job_id, status, details)
             await self._database.announce(connection, News(Topic.JOB, job_id))
         self._bell.ring()
@@ -100,8 +104,8 @@ class Keeping:
         `before` and `held` as for `move`.
         """
         async with self._database.write_once() as connection:
-            await _fence(connection, held)
-            await _require(connection, job_id, before, details)
+            await fence_if(connection, held)
+            await require_details(connection, job_id, before, details)
             await _move(connection, job_id, status, details)
             await connection.execute(delete(files).where(files.c.id.in_(gone)))
             if made:
@@ -109,20 +113,33 @@ class Keeping:
             await self._database.announce(connection, News(Topic.JOB, job_id))
 
     @whole
-    async def change(self, job: Job, weight: float) -> None:
-        """Replace a job's knobs, its priority and its weight, for all leases from now on."""
+    async def change(self, job: Job, weight: float, *, before: Job | None = None) -> None:
+        """Replace a job's knobs, its priority and its weight, for all leases from now on.
+
+        With `before` only where they are these; raises JobMovedError where they are others by now.
+        """
         async with self._database.write() as connection:
+            await _require_knobs(connection, before, job)
             changed = {"settings": job_settings(job), "priority": job.priority, "weight": weight}
             await connection.execute(update(jobs).where(jobs.c.id == job.id).values(changed))
             await self._database.announce(connection, News(Topic.JOB, job.id))
         self._bell.ring()
 
     @whole
+    async def discard(self, job_id: JobId, before: Mapping[str, Any] | None = None) -> None:
+        """Delete a job and its shards. One that is not there is no error. `before` as for `move`."""
+        async with self._database.write() as connection:
+            await connection.execute(lock(job_id))
+            await require_details(connection, job_id, before)
+            await connection.execute(statements.discard_job(job_id))
+            await self._database.announce(connection, News(Topic.JOB, job_id))
+
+    @whole
     async def clear(self, job_id: JobId, held: Custody | None = None) -> None:
         """Forget the shards of a job whose input is to be read anew. `held` as for `move`."""
         counts = ("shards", "rows", "rejected", "shards_settled", "requests_settled")
         async with self._database.write() as connection:
-            await _fence(connection, held)
+            await fence_if(connection, held)
             await connection.execute(delete(shards).where(shards.c.job_id == job_id))
             cleared = update(jobs).where(jobs.c.id == job_id).values(dict.fromkeys(counts, 0))
             await connection.execute(cleared)
@@ -222,21 +239,13 @@ def _page(wanted: FilesWanted, last: Sequence[object], now: float) -> Select[Any
     return statement.order_by(*(_AGE if wanted.ascending else (column.desc() for column in _AGE)))
 
 
-async def _fence(connection: AsyncConnection, held: Custody | None) -> None:
-    if held is not None:
-        await fence(connection, held)
-
-
-async def _require(
-    connection: AsyncConnection, job_id: JobId, before: Mapping[str, Any] | None, after: dict[str, Any]
-) -> None:
-    """Let the transaction go on only from these details; or from those it is to leave, where it was done."""
+async def _require_knobs(connection: AsyncConnection, before: Job | None, after: Job) -> None:
     if before is None:
         return
-    asked = select(jobs.c.details).where(jobs.c.id == job_id).with_for_update()
-    found = (await connection.execute(asked)).one_or_none()
-    if found is not None and found.details not in (before, after):
-        raise JobMovedError(f"job {job_id}: another node has moved it meanwhile")
+    asked = select(jobs.c.settings, jobs.c.weight).where(jobs.c.id == before.id).with_for_update()
+    found = (await connection.execute(asked)).mappings().one_or_none()
+    if found is not None and read_job(dict(found)) not in (before, after):
+        raise JobMovedError(f"job {before.id}: its knobs were changed meanwhile")
 
 
 async def _move(

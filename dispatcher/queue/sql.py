@@ -13,7 +13,7 @@ from dispatcher.model import Job, JobId, Lease, NodeId, QueueDepth, Shard, Tally
 from dispatcher.ports import Clock
 from dispatcher.queue import statements
 from dispatcher.queue.bell import Bell
-from dispatcher.queue.custody import Custodies, wanted
+from dispatcher.queue.custody import Custodies, Custody, fence_if, wanted
 from dispatcher.queue.database import open_sqlite
 from dispatcher.queue.keeping import Keeping
 from dispatcher.queue.leasing import Leasing
@@ -32,6 +32,7 @@ from dispatcher.queue.records import (
     shard_row,
 )
 from dispatcher.queue.rejecting import reject
+from dispatcher.queue.schema import jobs
 from dispatcher.queue.transactions import WORK, News, Topic, Transactions
 from dispatcher.queue.whole import whole
 
@@ -161,19 +162,19 @@ class SqlQueue:
     @whole
     async def create_job(
         self, job: Job, details: dict[str, Any], *, priority: int = 0, weight: float = 1.0
-    ) -> None:
-        """Begin a job, in preparation. `details` is kept as JSON for the application.
+    ) -> float:
+        """Begin a job, in preparation, and return when. `details` is kept as JSON for the application.
 
         Jobs of a higher priority are served first; among equals, leased requests are kept proportional to
         the weight, which is above 0. Raises QueueError if there is a job of this id.
         """
         row = {"id": job.id, "settings": job_settings(job), "details": details}
         async with self._database.write_once() as connection:
-            await connection.execute(
-                statements.create_job({**row, "priority": priority, "weight": weight}, self._now())
-            )
+            created = statements.create_job({**row, "priority": priority, "weight": weight}, self._now())
+            created_at = (await connection.execute(created.returning(jobs.c.created_at))).scalar_one()
             await connection.execute(wanted(job.id))
             await self._database.announce(connection, News(Topic.JOB, job.id))
+        return float(created_at)
 
     @whole
     async def discard_job(self, job_id: JobId) -> None:
@@ -183,12 +184,16 @@ class SqlQueue:
             await self._database.announce(connection, News(Topic.JOB, job_id))
 
     @whole
-    async def add_shards(self, job_id: JobId, shards: Sequence[Shard]) -> None:
-        """Append shards to a job. Raises QueueError for an unknown job, or a shard that is there already."""
+    async def add_shards(self, job_id: JobId, shards: Sequence[Shard], held: Custody | None = None) -> None:
+        """Append shards to a job. Raises QueueError for an unknown job, or a shard that is there already.
+
+        With a custody they are appended only while that holds; raises CustodyLostError where it does not.
+        """
         if not shards:
             return
         rows, rejected = sum(shard.count for shard in shards), sum(len(shard.rejected) for shard in shards)
         async with self._database.write_once() as connection:
+            await fence_if(connection, held)
             counted = statements.count(job_id, shards=len(shards), rows=rows, rejected=rejected)
             _expect_job(job_id, await connection.execute(counted))
             await connection.execute(statements.add_shards(), [shard_row(job_id, shard) for shard in shards])
@@ -269,13 +274,15 @@ class SqlQueue:
             after = page[-1].shard.number
 
     @whole
-    async def reopen(self, job_id: JobId, *, only_failed: bool) -> Sequence[int]:
+    async def reopen(self, job_id: JobId, *, only_failed: bool, held: Custody | None = None) -> Sequence[int]:
         """Make settled shards ready again: all, or those with failed outcomes. Returns their numbers.
 
         Their epochs go on growing, so that a late settle of an earlier lease stays fenced off.
+        `held` as for `add_shards`.
         """
         conditions = (statements.has_failures(),) if only_failed else ()
         async with self._database.write_once() as connection:
+            await fence_if(connection, held)
             rows = (await connection.execute(statements.reopen(job_id, *conditions))).all()
             requests = sum(row.requests for row in rows)
             counted = statements.count(job_id, shards_settled=-len(rows), requests_settled=-requests)

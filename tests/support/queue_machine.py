@@ -397,7 +397,7 @@ class CustodyContract(RuleBasedStateMachine):
 
     @rule(job_id=st.sampled_from(JOBS), node=NODES)
     def offer(self, job_id, node):
-        self.run(self.queues[node].custody.offer(job_id))
+        self.run(self.queues[node].keeping.move(job_id, JobStatus.PREPARING, {}, wanted=True))
         if not self.model[job_id].wanted:
             self.model[job_id].wanted, self.model[job_id].node = True, None
 

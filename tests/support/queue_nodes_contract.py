@@ -1,9 +1,11 @@
 """What nodes that share a queue in a database tell each other. Needs the fixture `sql`."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy import update
 
-from dispatcher.errors import CustodyLostError
+from dispatcher.errors import CustodyLostError, JobMovedError
 from dispatcher.model import Job, JobId, NodeId, Tally
 from dispatcher.queue.custody import Custody
 from dispatcher.queue.keeping import FileRecord
@@ -150,8 +152,8 @@ async def test_an_ended_job_is_not_taken_until_it_is_offered_again(sql, node, ot
     assert await sql.queue.custody.take_free(other, 9) == []
     assert await sql.queue.custody.take(node, A) is None
     assert await sql.queue.custody.holders() == {}
-    await sql.queue.custody.offer(A)
-    await sql.queue.custody.offer(A)
+    for _ in range(2):
+        await sql.queue.keeping.move(A, JobStatus.PREPARING, {}, wanted=True)
     assert await sql.queue.custody.take_free(other, 9) == [Custody(A, other, 2)]
     with pytest.raises(CustodyLostError, match="job a: the custody of node node-a"):
         await sql.queue.custody.retire(held)
@@ -183,6 +185,8 @@ async def test_who_has_lost_custody_moves_nothing(sql, shards, node, other):
         keeping.move(A, JobStatus.CANCELLED, {}, held=lost),
         keeping.conclude(A, JobStatus.FINISHED, {}, made=made, held=lost),
         keeping.clear(A, lost),
+        sql.queue.add_shards(A, shards([4], first_number=2, first_index=8), lost),
+        sql.queue.reopen(A, only_failed=False, held=lost),
     ):
         with pytest.raises(CustodyLostError):
             await late
@@ -191,6 +195,61 @@ async def test_who_has_lost_custody_moves_nothing(sql, shards, node, other):
     assert await keeping.file_ids() == set()
     await keeping.conclude(A, JobStatus.FINISHED, {}, made=made, held=held)
     assert (await sql.queue.job(A)).status is JobStatus.FINISHED
+
+
+async def test_custody_of_any_number_of_jobs_is_renewed_and_given_back(sql, node):
+    await sql.queue.create_job(Job(A), {})
+    held = await sql.queue.custody.take(node, A)
+    others = [Custody(JobId(f"job {number}"), node, 1) for number in range(10_000)]
+    assert await sql.queue.custody.renew([*others, held]) == others
+    await sql.queue.custody.release([*others, held])
+    assert await sql.queue.custody.holders() == {}
+
+
+async def test_a_job_that_goes_on_meanwhile_is_not_retired(sql, node):
+    await sql.queue.create_job(Job(A), {"stage": "completed"})
+    held = await sql.queue.custody.take(node, A)
+    await sql.queue.keeping.move(A, JobStatus.PREPARING, {"stage": "reopening"}, wanted=True)
+    with pytest.raises(JobMovedError):
+        await sql.queue.custody.retire(held, {"stage": "completed"})
+    assert await sql.queue.custody.holders() == {A: node}
+
+
+async def test_a_job_that_does_not_go_on_after_all_is_not_wanted(sql, node):
+    await sql.queue.create_job(Job(A), {"stage": "completed"})
+    await sql.queue.custody.retire(await sql.queue.custody.take(node, A), {"stage": "completed"})
+    late = sql.queue.keeping.move(A, JobStatus.PREPARING, {}, before={"stage": "cancelled"}, wanted=True)
+    with pytest.raises(JobMovedError):
+        await late
+    assert await sql.queue.custody.take_free(node, 9) == []
+
+
+async def test_a_job_that_was_moved_meanwhile_is_not_deleted(sql):
+    await sql.queue.create_job(Job(A), {"stage": "reopening"})
+    with pytest.raises(JobMovedError):
+        await sql.queue.keeping.discard(A, {"stage": "completed"})
+    assert await sql.queue.job(A) is not None
+    for _ in range(2):
+        await sql.queue.keeping.discard(A, {"stage": "reopening"})
+    assert await sql.queue.job(A) is None
+
+
+async def test_knobs_are_changed_only_from_what_they_were_seen_to_be(sql):
+    job, by_another = Job(A, priority=1), Job(A, priority=1, weight=2.0)
+    await sql.queue.create_job(job, {}, priority=1)
+    await sql.queue.keeping.change(by_another, 2.0, before=job)
+    with pytest.raises(JobMovedError):
+        await sql.queue.keeping.change(replace(job, priority=5), 1.0, before=job)
+    assert (await sql.queue.job(A)).job == by_another
+    both = replace(by_another, priority=5)
+    for _ in range(2):  # its answer may have been lost
+        await sql.queue.keeping.change(both, 2.0, before=by_another)
+    assert (await sql.queue.job(A)).job == both
+
+
+async def test_a_job_is_as_old_as_the_queue_says(sql):
+    created_at = await sql.queue.create_job(Job(A), {})
+    assert (await sql.queue.job(A)).created_at == created_at == sql.clock.wall()
 
 
 # Members
