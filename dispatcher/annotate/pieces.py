@@ -33,8 +33,11 @@ def rows_of(batch: pa.RecordBatch, columns: Collection[str] | None = None) -> li
         batch = batch.select([name for name in batch.schema.names if name in columns])
     if not batch.num_columns:
         return [{} for _ in range(batch.num_rows)]
+    batch = _without_nanoseconds(batch)
+    if any(_is_fine(kind) for kind in batch.schema.types):
+        return _one_by_one(batch)
     try:
-        rows: list[Row] = _without_nanoseconds(batch).to_pylist()
+        rows: list[Row] = batch.to_pylist()
     except (ValueError, OverflowError, pa.ArrowInvalid):
         return _one_by_one(batch)
     return rows
@@ -48,14 +51,20 @@ def holds_lines(schema: pa.Schema) -> bool:
 def _without_nanoseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Python has no times of nanoseconds: they become texts."""
     for index, field in enumerate(batch.schema):
-        if pa.types.is_timestamp(field.type) or pa.types.is_time64(field.type):
-            fine = field.type.unit == "ns"
-        else:
-            fine = pa.types.is_duration(field.type) and field.type.unit == "ns"
-        if fine:
+        if not pa.types.is_nested(field.type) and _is_fine(field.type):
             kind = pa.int64() if pa.types.is_duration(field.type) else pa.string()
             batch = batch.set_column(index, field.name, batch.column(index).cast(kind))
     return batch
+
+
+def _is_fine(kind: pa.DataType) -> bool:
+    """Whether values have nanoseconds, or parts that have: pyarrow has pandas' times for them, if it can."""
+    if pa.types.is_dictionary(kind):
+        return _is_fine(kind.value_type)
+    if pa.types.is_nested(kind):
+        return any(_is_fine(kind.field(number).type) for number in range(kind.num_fields))
+    timely = pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind)
+    return bool(timely and kind.unit == "ns")
 
 
 def _one_by_one(batch: pa.RecordBatch) -> list[Row]:
@@ -67,12 +76,22 @@ def _one_by_one(batch: pa.RecordBatch) -> list[Row]:
 def _value(cell: pa.Scalar) -> Any:
     if not cell.is_valid:
         return None
+    if pa.types.is_dictionary(cell.type):
+        return _value(cell.value)
+    return _parts(cell) if pa.types.is_nested(cell.type) else _leaf(cell)
+
+
+def _parts(cell: pa.Scalar) -> Any:
     if pa.types.is_struct(cell.type):
         return {name: _value(part) for name, part in cell.items()}
     if pa.types.is_map(cell.type):
         return [(_value(pair["key"]), _value(pair["value"])) for pair in cell.values]
-    if pa.types.is_nested(cell.type):
-        return [_value(part) for part in cell.values]
+    return [_value(part) for part in cell.values]
+
+
+def _leaf(cell: pa.Scalar) -> Any:
+    if _is_fine(cell.type):
+        return _text(cell)
     try:
         return cell.as_py()
     except (ValueError, OverflowError, pa.ArrowInvalid):

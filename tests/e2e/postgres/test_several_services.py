@@ -8,6 +8,7 @@ import pytest
 from jobs import rows, sends
 from services import serving
 
+from dispatcher.queue.postgresql import connect
 from dispatcher.testing.engine import EngineSettings
 
 pytestmark = pytest.mark.services
@@ -132,3 +133,62 @@ async def test_failed_rows_are_sent_again_by_whichever_is_told(pair, serve):
         ended = await other.until_ended(batch)
         assert (ended.status, ended.request_counts.completed, ended.error_file_id) == ("completed", 50, None)
         assert set((await one.outcomes(await one.until_ended(batch))).values()) == {None}
+
+
+async def test_a_job_is_retried_at_any_node_the_moment_it_ends(pair, serve):
+    """Whoever drove it gives it up just then: it must not be without a node after."""
+    from dispatcher.testing import Match, Respond
+
+    bad = '{"error": {"message": "no", "type": "BadRequestError", "param": "messages", "code": 400}}'
+    server = await serve(answer_tokens=2)
+    server.inject(Respond(400, bad), Match(text="row-0000"))
+    async with pair(server) as stages:
+        batch = await stages[0].submit(rows(20))
+        for told in [*stages] * 3:
+
+            async def is_retried(told=told):
+                return (await told.ask("POST", f"/jobs/{batch.id}/retry"))[0] == 200
+
+            await until(is_retried, 10)
+        ended = await stages[0].until_ended(batch, 10)
+        assert (ended.status, len(await stages[1].outcomes(ended))) == ("completed", 20)
+
+
+async def test_a_job_that_is_taken_over_while_it_is_read_has_every_row_once(pair, serve, url):
+    server = await serve(answer_tokens=2)
+    database = await connect(url)
+    async with pair(server) as (one, other):
+        batch = await one.submit(rows(3000))
+        async with asyncio.timeout(20):
+            while not await database.fetchval("SELECT rows FROM jobs WHERE id = $1", batch.id):  # noqa: ASYNC110  # it is polled
+                await asyncio.sleep(0.002)
+        stolen = await database.fetchval(
+            "UPDATE custody SET node = 'frozen', epoch = epoch + 1, expires_at = 0 WHERE job_id = $1 "
+            "RETURNING (SELECT status FROM jobs WHERE id = $1)",
+            batch.id,
+        )
+        await database.close()
+        assert stolen == "preparing"
+        ended = await other.until_ended(batch)
+        assert (ended.status, ended.request_counts.completed) == ("completed", 3000)
+        assert len(await one.outcomes(ended)) == 3000
+
+
+async def test_both_list_the_same_jobs_of_the_same_age_and_none_that_either_deleted(pair, serve):
+    server = await serve(answer_tokens=2)
+    async with pair(server) as stages:
+        made = [await stages[number % 2].submit(rows(1)) for number in range(6)]
+        for stage in stages:
+            for batch in made:
+                await stage.until_ended(batch)
+        listed = [
+            [(job.id, job.created_at) for job in (await stage.sdk.batches.list()).data] for stage in stages
+        ]
+        assert listed[0] == listed[1]
+        assert [name for name, _ in listed[0]] == [batch.id for batch in reversed(made)]
+        assert (await stages[0].ask("DELETE", f"/jobs/{made[0].id}"))[0] == 200
+
+        async def is_gone():
+            return (await stages[1].ask("GET", f"/jobs/{made[0].id}"))[0] == 404
+
+        await until(is_gone, 5)
