@@ -73,7 +73,7 @@ class Columns:
     """
 
     def __init__(self, kept: Sequence[str], *, typed: bool) -> None:
-        self._kept = frozenset(kept)
+        self._kept = dict.fromkeys(kept)
         self._typed = typed
         self._shapes: dict[str, Shape] = {}
 
@@ -92,6 +92,10 @@ class Columns:
                     shape.add(value)
                 except TypeError as error:
                     raise RowError(str(error), name) from error
+
+    def missing(self) -> Sequence[str]:
+        """Those that are of interest, and that no row has had."""
+        return [name for name in self._kept if name not in self._shapes]
 
     def schema(self) -> pa.Schema:
         """The columns; of type null where types are of no interest."""

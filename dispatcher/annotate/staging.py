@@ -130,6 +130,8 @@ class _Staging:
         if not self._taken:
             met = " that meets --where" if self._selection.conditions else ""
             raise InputError(f"{self._files.name}: the table has no row{met}")
+        if self._schema is not None and holds_lines(self._schema) and (missing := self._columns.missing()):
+            raise _without(self._files.name, "columns are missing", missing, "no row has such a column")
 
     def check_types(self) -> None:
         """Raises InputError for a column that cannot be written: else that were found out after the work."""
@@ -187,11 +189,13 @@ class _Staging:
         missing = [name for name in sorted(self._needed or ()) if name not in names]
         missing += [name for name in self._selection.columns if name not in names]
         if missing:
-            raise InputError(
-                f"{piece.file}: columns are missing; it has {', '.join(names[:50])}",
-                tuple(Fault(place(piece.file, None, name), "there is no such column") for name in missing),
-                len(missing),
-            )
+            told = f"columns are missing; it has {', '.join(names[:50])}"
+            raise _without(piece.file, told, missing, "there is no such column")
+
+
+def _without(file: str, told: str, missing: Sequence[str], why: str) -> InputError:
+    faults = tuple(Fault(place(file, None, name), why) for name in missing)
+    return InputError(f"{file}: {told}", faults, len(missing))
 
 
 def too_deep(schema: pa.Schema) -> tuple[str, str] | None:

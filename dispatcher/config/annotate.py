@@ -72,7 +72,7 @@ class QuestionSettings(Settings):
     answer_schema: Path | None = None
     """A file with the JSON schema of the answers."""
     max_tokens: Annotated[Count, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     seed: Count | None = None
     validate_retries: Annotated[Count, Field(ge=0, le=100)] = 3

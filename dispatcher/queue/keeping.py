@@ -80,7 +80,8 @@ class Keeping:
         """
         async with self._database.write() as connection:
             await fence_if(connection, held)
-            if wanted:
+            if wanted:  # locked although it may be wanted yet: whoever drives it may be about to retire it
+                await connection.execute(lock(job_id))
                 await connection.execute(wanted_again(job_id))
             await require_details(connection, job_id, before, details)
             await _move(connection, job_id, status, details)

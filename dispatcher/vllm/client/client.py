@@ -105,6 +105,7 @@ class AsyncVLLMClient:
         A request that fails raises RequestFailedError, or what else went wrong; with `on_error` "warn" the
         result holds that as its `error` and it is logged, with "ignore" it is not logged.
         """
+        _check_on_error(on_error)
         try:
             return await self._generate(messages, options or _DEFAULTS, ())
         except DispatcherError as error:
@@ -127,6 +128,7 @@ class AsyncVLLMClient:
         `max_in_flight` None is 256 for each server, at most 4096. With `on_error` "raise", the first failure
         ends all.
         """
+        _check_on_error(on_error)
         if isinstance(conversations, str):
             raise InputError("conversations must be a list, of texts or of messages")
         if max_in_flight is not None and max_in_flight < 1:

@@ -192,3 +192,32 @@ async def test_both_list_the_same_jobs_of_the_same_age_and_none_that_either_dele
             return (await stages[1].ask("GET", f"/jobs/{made[0].id}"))[0] == 404
 
         await until(is_gone, 5)
+
+
+async def test_a_database_that_goes_away_holds_up_no_stop_and_loses_nothing(pair, serve, postgres):
+    server = await serve(answer_tokens=2, engine=SLOW)
+    loop = asyncio.get_running_loop()
+    async with pair(server) as (one, other):
+        batch = await one.submit(rows(600))
+
+        async def both_send():
+            return all(await by_node([one, other]))
+
+        async def other_sends():
+            return bool((await by_node([other]))[0])
+
+        await until(both_send)
+        await asyncio.to_thread(postgres.stop)
+        try:
+            began = loop.time()
+            assert (await other.ask("POST", f"/jobs/{batch.id}/pause"))[0] == 503
+            assert (await other.ask("GET", f"/jobs/{batch.id}"))[0] == 200
+            one.service.request_stop()
+            await asyncio.wait_for(one.ended, 10)
+            assert loop.time() - began < 10
+        finally:
+            await asyncio.to_thread(postgres.start)
+        await until(other_sends)
+        ended = await other.until_ended(batch, 60)
+        assert (ended.status, ended.request_counts.completed) == ("completed", 600)
+        assert len(await other.outcomes(ended)) == 600

@@ -217,8 +217,18 @@ ALPHABET = "abé日"
 LABELS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), min_size=1, max_size=5, unique=True)
 
 
+def straddles(merge):
+    """Whether a token begins within one character and ends within another.
+
+    Several of them in a row never come to the end of one, and no more than three tokens can be forced: what is
+    behind them stays unresolved, and the answer says that it is approximate.
+    """
+    text = merge.decode(errors="replace")
+    return text[0] == text[-1] == "\ufffd"
+
+
 @st.composite
-def worlds(draw):
+def worlds(draw, *, straddling=False):
     labels = draw(LABELS)
     pool = sorted(
         {
@@ -226,6 +236,7 @@ def worlds(draw):
             for data in map(str.encode, labels)
             for start in range(len(data))
             for end in range(start + 2, len(data) + 1)
+            if straddling or not straddles(data[start:end])
         }
     )
     merges = draw(st.lists(st.sampled_from(pool), max_size=6)) if pool else []
@@ -254,7 +265,7 @@ def test_tokens_that_are_not_listed_at_once_are_found_all_the_same(labels, seed)
     asyncio.run(assert_enumerated(ToyModel(seed=seed), labels, replace(UNLIMITED, listed_max=5)))
 
 
-@given(worlds(), st.integers(1, 4), st.sampled_from([1, 2, 20]))
+@given(worlds(straddling=True), st.integers(1, 4), st.sampled_from([1, 2, 20]))
 @settings(max_examples=60, deadline=None)
 def test_the_bounds_hold_after_any_number_of_calls(world, max_calls, listed_max):
     model, labels = world
