@@ -44,6 +44,8 @@ def find_files(name: str, kind: Format | None = None) -> TableFiles:
     files = _candidates(name)
     formats = {file: kind or format_of(PurePosixPath(file.name), packed=True) for file in files}
     known = {file: found for file, found in formats.items() if found is not None}
+    if not files:
+        raise InputError(f"{name}: no file is there")
     if not known:
         raise InputError(
             f"{name}: no table; a table ends in {known_suffixes()}, the text formats also in .gz. "

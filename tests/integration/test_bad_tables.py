@@ -61,6 +61,12 @@ async def refused(cli, files, server, source, *flags, output="out.parquet"):
         ("in.parquet", PARQUET, {"columns": "text,size"}, ["in.parquet, column size"]),
         (
             "in.jsonl",
+            [{"text": "a"}, {"text": "b", "n": 1}],
+            {"columns": "n,size,text"},
+            ["columns are missing", "in.jsonl, column size: no row has such a column"],
+        ),
+        (
+            "in.jsonl",
             [{"text": "a", "n": 1}, {"text": "b", "n": "x"}],
             {},
             ["row 2, column n", "mixed types"],
@@ -127,6 +133,12 @@ async def refused(cli, files, server, source, *flags, output="out.parquet"):
             ["row 1, column i", "no file"],
         ),
         ("in.txt", "a\n", {}, ["in.txt", "no table"]),
+        (
+            "in.parquet",
+            PARQUET,
+            {"where": "day > soon"},
+            ["in.parquet, row 1, column day", "cannot be compared"],
+        ),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(files, name, content, settings, told):

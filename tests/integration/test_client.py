@@ -163,6 +163,10 @@ async def test_one_text_is_no_batch_and_a_batch_has_a_limit(client):
         await client.batch_generate("hello")
     with pytest.raises(ConfigError, match="max_in_flight"):
         await client.batch_generate(["hello"], max_in_flight=0)
+    with pytest.raises(ConfigError, match="on_error: must be one of raise, warn, ignore"):
+        await client.batch_generate(["hello"], on_error="silent")
+    with pytest.raises(ConfigError, match="on_error"):
+        await client.generate("hello", on_error="silent")
     assert await client.batch_generate([]) == []
 
 

@@ -278,3 +278,8 @@ class AsyncVLLMClient:
             return read_tokenization(answer)
         except msgspec.ValidationError as error:
             raise unreadable(reply, f"the answer cannot be read: {error}") from error
+
+
+def _check_on_error(on_error: str) -> None:
+    if on_error not in (known := get_args(OnError)):
+        raise ConfigError((Fault("on_error", f"must be one of {', '.join(known)}, got {on_error!r}"),))
