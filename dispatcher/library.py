@@ -126,7 +126,8 @@ class Dispatcher:
             schema: A JSON schema of the answers; each top-level property becomes a column.
             valid: Given each answer, a text or the values by name; raises ValueError for a bad one.
             model: What every request asks for; None: whatever a server has.
-            annotate: Other settings of the section `annotate`, e.g. `temperature=0`, `prefix="label"`.
+            annotate: Other settings of the section `annotate`, e.g. `temperature=0`, `prefix="label"`; not
+                those that choose rows and columns.
 
         A row without a valid answer has `answer_error_code`, and is no exception. Nothing is kept on
         disk; for that there is `annotate_table`. Raises ConfigError, and InputError for a row that cannot be

@@ -89,7 +89,8 @@ def _alike(found: Any, value: Any) -> tuple[Any, Any]:
             return found, Decimal(repr(value))
         case dt.date() | dt.time():
             return _moment(found, str(value))
-    return found, value
+        case _:
+            return found, value
 
 
 def _text_alike(found: str, value: Any) -> tuple[Any, Any]:
@@ -101,7 +102,8 @@ def _text_alike(found: str, value: Any) -> tuple[Any, Any]:
             return _number(found, value), value
         case str():
             return _spaced(found), _spaced(value)
-    return found, value
+        case _:
+            return found, value
 
 
 def _number(cell: str, value: float) -> float:

@@ -29,6 +29,8 @@ def check_image(cell: Any, column: str) -> None:
         _mime(cell, column)
     elif not isinstance(cell, str):
         raise RowError("no image: neither a URL, nor a path, nor bytes", column)
+    elif not cell:
+        raise RowError("no image: empty; leave such rows out with --where", column)
     elif not _is_url(cell) and not Path(cell).is_file():
         raise RowError(f"there is no file {cell[:200]}", column)
 

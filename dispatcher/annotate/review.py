@@ -12,6 +12,8 @@ from dispatcher.ports import Asked, Unusable
 
 WARMER = 0.3
 """What a temperature of 0 grows by with each time a row is asked again: a seed would change nothing there."""
+HOTTEST = 2.0
+"""vLLM refuses a temperature above (`SamplingParams._verify_args`, 0.32.0)."""
 
 
 class AnswerReview:
@@ -75,8 +77,8 @@ def revised(request: Request, asked: int, *, cut: bool, room: int | None = None)
     """
     body: dict[str, Any] = msgspec.json.decode(request.body)
     body["seed"] = body.get("seed", 0) + 1
-    if body.get("temperature", 1) <= WARMER * (asked - 1):
-        body["temperature"] = round(WARMER * asked, 1)
+    if body.get("temperature", 1) <= round(WARMER * (asked - 1), 1):
+        body["temperature"] = min(HOTTEST, round(WARMER * asked, 1))
     if cut and "max_tokens" in body:
         wanted = body["max_tokens"] * 2
         body["max_tokens"] = wanted if room is None else max(body["max_tokens"], min(wanted, room))

@@ -20,7 +20,7 @@ from dispatcher.app.fleet import Fleet
 from dispatcher.app.table_places import kind_of
 from dispatcher.app.table_settings import answer_kind, options_of, structured
 from dispatcher.config import Config
-from dispatcher.errors import ConfigError, Fault
+from dispatcher.errors import ConfigError, Fault, InputError
 
 
 @runtime_checkable
@@ -50,6 +50,9 @@ async def annotated(
     """Rows with their answers, as they are ready. Raises ConfigError and InputError."""
     if config.annotate.steps:
         raise ConfigError((Fault("annotate.steps", "several steps are for annotate_table alone"),))
+    if ignored := [name for name in OF_A_TABLE if getattr(config.annotate, name)]:
+        message = "is for annotate_table alone: choose among the rows before they are given, or after"
+        raise ConfigError(tuple(Fault(f"annotate.{name}", message) for name in ignored))
     if question.schema is not None and config.annotate.labels:
         raise ConfigError((Fault("schema", "must not be set together with labels"),))
     kind = answer_kind(config.annotate) if question.schema is None else structured(question.schema, "schema")
@@ -76,6 +79,10 @@ def _prompt(text: str | None, name: str) -> Prompt | None:
     return None if text is None else Prompt(text, name, name)
 
 
+OF_A_TABLE = ("id_column", "where", "limit", "columns", "drop_invalid", "output_format")
+"""Settings that mean nothing to a stream of rows."""
+
+
 async def _each(rows: Rows, kind: Format | None) -> AsyncIterator[Row]:
     if isinstance(rows, str | Path):
         for piece in pieces(find_files(str(rows), kind), 64):
@@ -87,7 +94,13 @@ async def _each(rows: Rows, kind: Format | None) -> AsyncIterator[Row]:
                 yield row
     elif isinstance(rows, AsyncIterable):
         async for given in rows:
-            yield dict(given)
+            yield _row(given)
     else:
         for given in rows:
-            yield dict(given)
+            yield _row(given)
+
+
+def _row(given: object) -> Row:
+    if not isinstance(given, Mapping):
+        raise InputError(f"rows: each must be a mapping of columns, got {type(given).__name__}")
+    return dict(given)

@@ -120,7 +120,7 @@ async def open_storing(
     copies = Copies(places.journals)
     tenure = Tenure(queue, config.queue.lease_s)
     archive = StoredArchive(store, queue, places, copies, retention)
-    files = Files(store, queue.keeping, fleet.clock, needed=archive.inputs, files_kept_s=kept_s)
+    files = Files(store, queue.keeping, fleet.clock, needed=archive.is_read, files_kept_s=kept_s)
     inner = _recorder(config, places, fleet, copies)
     async with CheckpointedRecorder(
         inner,

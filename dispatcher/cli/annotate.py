@@ -1,5 +1,9 @@
 """`dispatcher annotate`."""
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import typer
 
 from dispatcher.cli import annotate_options, options
@@ -59,12 +63,19 @@ def annotate(  # noqa: PLR0913, PLR0917  # one parameter for each flag is how ty
 
     Run the same command again after any kind of stop, and it goes on where it was.
     """
+    raise typer.Exit(_done(context.params, config, input, preview, verify=verify))
+
+
+def _done(
+    flags: Mapping[str, Any], config: Path | None, table: str, preview: int | None, *, verify: bool | None
+) -> int:
+    """What these flags ask for. Returns the exit code."""
     from dispatcher.cli.table import annotate_table, preview_table, verify_table  # noqa: PLC0415  # as `run` does
 
     settings = {**options.SETTINGS, **annotate_options.SETTINGS}
-    given = {setting: context.params[flag] for flag, setting in settings.items() if flag in context.params}
+    given = nested({setting: flags[flag] for flag, setting in settings.items() if flag in flags})
     if preview is not None:
-        raise typer.Exit(preview_table(config, nested(given), input, preview))
+        return preview_table(config, given, table, preview)
     if verify:
-        raise typer.Exit(verify_table(config, nested(given), input))
-    raise typer.Exit(annotate_table(config, nested(given), input))
+        return verify_table(config, given, table)
+    return annotate_table(config, given, table)

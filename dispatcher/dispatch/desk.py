@@ -4,23 +4,18 @@ Nothing here awaits. The node feeds it leases, ended attempts and durable outcom
 answers.
 """
 
-import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dispatcher.config import DispatchSettings
 from dispatcher.dispatch.attempt import Attempt
-from dispatcher.dispatch.backlog import Backlog, Room
+from dispatcher.dispatch.backlog import Backlog
 from dispatcher.dispatch.ceiling import Ceiling
 from dispatcher.dispatch.fates import Fates
 from dispatcher.dispatch.hedging import Hedging
 from dispatcher.dispatch.item import Item
-from dispatcher.dispatch.quarantine import (
-    Convicted,
-    Lost,
-    Quarantine,
-    Suspected,
-)
+from dispatcher.dispatch.pairing import Pairing
+from dispatcher.dispatch.quarantine import Convicted, Lost, Quarantine, Suspected
 from dispatcher.dispatch.quotas import Quotas
 from dispatcher.dispatch.shards import ShardInHand, ShardsInHand
 from dispatcher.dispatch.window import WINDOW_BYTES_MAX, Unrecorded, Window
@@ -91,11 +86,11 @@ class Desk:
         self._metrics = metrics
         self._now = clock_now
         self._order = 0
-        self._roomy: dict[ServerId, Server] = {}
         self._window = Window(clock_now())
         self._unrecorded = Unrecorded()
         self._hedging = Hedging(pool, settings)
         self._quarantine = Quarantine(pool, self.backlog, clock_now())
+        self._pairing = Pairing(pool, self.backlog, self._quarantine)
         self._fates = Fates(
             self.shards, self.backlog, self.quotas, self._quarantine, settings, metrics, review
         )
@@ -223,9 +218,8 @@ class Desk:
 
     def look_everywhere(self) -> None:
         """Permits may have come up anywhere: a server was admitted, a limit grew, a pause ended."""
-        self._roomy = {server.spec.id: server for server in self._pool.active()}
         now = self._now()
-        self._quarantine.look(len(self._roomy), now)
+        self._quarantine.look(self._pairing.look(), now)
         self._window.look(self._pool.permits_total(now), now)
 
     def assign(self) -> Iterator[Attempt]:
@@ -234,19 +228,8 @@ class Desk:
         self.backlog.wake(now)
         if not (self.backlog.ready() and self._may_send()):
             return
-        shares = [(-server.free_share(now), server.spec.id) for server in self._with_permits(now)]
-        heapq.heapify(shares)
-        while shares and self.backlog.ready() and self._may_send():
-            server = self._roomy[shares[0][1]]
-            item = self.backlog.take(server, self._has_elsewhere, self._quarantine.room(server, now))
-            if item is None:
-                heapq.heappop(shares)
-                continue
+        for item, server in self._pairing.pairs(now, self._may_send):
             yield self._begin(item, server, now)
-            if server.permits_for_jobs(now) > 0:
-                heapq.heapreplace(shares, (-server.free_share(now), server.spec.id))
-            else:
-                heapq.heappop(shares)
 
     def is_hungry(self) -> bool:
         """Whether servers could take more than there is here, and the queue has no more."""
@@ -272,26 +255,8 @@ class Desk:
             copy.twin, original.twin = original, copy
             yield copy
 
-    def _with_permits(self, now: float) -> list[Server]:
-        self._roomy = {id_: server for id_, server in self._roomy.items() if server.permits_for_jobs(now) > 0}
-        return list(self._roomy.values())
-
     def _may_send(self) -> bool:
         return not self.closed and not self.ceiling.is_reached and not self._unrecorded.too_many
-
-    def _has_elsewhere(self, item: Item) -> bool:
-        """Whether another server may have it: one that has room now, unless some have answered it doubtfully.
-
-        A second opinion is worth a wait. Another server's death would say more than the same one's, but where
-        the others are full, all that ran at a large server would wait for a small one.
-        """
-        now = self._now()
-        others = (server for server in self._pool.active() if not item.avoids(server.spec.id))
-        able = (server for server in others if server.serves(item.request.model))
-        return any(bool(item.tried) or self._has_room(server, now) for server in able)
-
-    def _has_room(self, server: Server, now: float) -> bool:
-        return server.permits_free(now) > 0 and self._quarantine.room(server, now) is not Room.NONE
 
     def _begin(self, item: Item, server: Server, now: float) -> Attempt:
         item.sends += 1
@@ -323,7 +288,7 @@ class Desk:
 
     def permit_freed(self, server: Server) -> None:
         """There may be a permit for a job at this server."""
-        self._roomy[server.spec.id] = server
+        self._pairing.freed(server)
 
     def attempt_ended(self, attempt: Attempt, ending: Ending, *, healthy: bool | None) -> Ended:
         """Judge an attempt's end, tell the pool, and decide what becomes of the request."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 import structlog
@@ -10,6 +9,7 @@ import structlog
 from dispatcher.config import DispatchSettings, QueueSettings
 from dispatcher.dispatch.attempt import Attempt
 from dispatcher.dispatch.desk import Desk
+from dispatcher.dispatch.feeding import Feeding
 from dispatcher.dispatch.giving import Giving
 from dispatcher.dispatch.ledger import Ledger
 from dispatcher.dispatch.lookout import Lookout
@@ -19,15 +19,16 @@ from dispatcher.dispatch.progress import Progress
 from dispatcher.dispatch.quarantine import Convicted, Suspected
 from dispatcher.dispatch.sending import Sending
 from dispatcher.dispatch.settling import Settling
-from dispatcher.dispatch.shares import ASKED
+from dispatcher.dispatch.shards import ShardInHand
 from dispatcher.dispatch.telling import Telling
 from dispatcher.dispatch.waiting import Waiting
 from dispatcher.dispatch.world import World
-from dispatcher.errors import LeaseLostError, StorageError
-from dispatcher.model import Break, BreakKind, Ending, Job, JobId, Lease, NodeId, Outcome, Tally
+from dispatcher.errors import LeaseLostError
+from dispatcher.model import Break, BreakKind, Ending, Job, JobId, Lease, NodeId, Outcome, Request, Tally
 from dispatcher.pool.effects import GiveUp
 from dispatcher.pool.monitor import Monitor
 from dispatcher.pool.server import Server
+from dispatcher.ports import Replay
 
 TICK_S = 0.25
 """How often limits that grew, pauses that ended and retries that are due are looked for."""
@@ -59,19 +60,10 @@ class Node:
         self._lease_s = queue.lease_s
         self.waiting = waiting
         self._lookout = Lookout(desk, monitor, waiting, world.metrics)
-        self._stopped = False
-        self._hungry = asyncio.Event()
-        """There may be room for more requests."""
-        self._roused = asyncio.Event()
-        """The feeder is not to sleep out its wait for the queue."""
         self._idle = asyncio.Event()
         """There may be nothing left to wait for."""
         self._tasks: asyncio.TaskGroup
         self._withdrawn: set[JobId] = set()
-        self._unopened: dict[Lease, None] = {}
-        """Leases that are ours, and not in hand yet."""
-        self._expected: dict[JobId, Job] = {}
-        """What `expect` was told since the queue was last asked."""
         self._telling = Telling(world.tracer, prompts=world.log_prompts)
         self._sending = Sending(
             desk, world.transport, world.wording, monitor.healthy, self._telling.sent, self._ended
@@ -86,6 +78,9 @@ class Node:
             lose=self._lose,
         )
         self._giving = Giving(desk, self._settling)
+        self._feeding = Feeding(
+            desk, world, self._queue, self.ledger, self._giving, took=self._took, lose=self._lose
+        )
         self._log = structlog.get_logger("dispatcher.node")
 
     @property
@@ -112,7 +107,7 @@ class Node:
                     tasks.create_task(self._guarded(self._keep_leases), name="leases"),
                     tasks.create_task(self._guarded(self._tick), name="tick"),
                 ]
-                await self._guarded(lambda: self._feed(until_drained=until_drained))
+                await self._guarded(lambda: self._feeding.run(until_drained=until_drained))
                 for task in (*keepers, *self._settling.tasks):
                     task.cancel()
         finally:
@@ -123,7 +118,7 @@ class Node:
     async def drain(self) -> None:
         """Lease and send nothing more; wait for what is in flight, for `dispatch.drain_s` at most."""
         self.desk.closed = True
-        self._hungry.set()
+        self._feeding.room_came()
         try:
             async with asyncio.timeout(self._dispatch.drain_s):
                 while self._busy():
@@ -148,23 +143,20 @@ class Node:
     def welcome(self, job: JobId) -> None:
         """Work on this job again."""
         self._withdrawn.discard(job)
-        self._roused.set()
+        self._feeding.rouse()
 
     def expect(self, job: Job) -> None:
         """The queue may have shards of this job: one is looked for at once, however full the window is.
 
         Its priority and weight are these from now on, for what is in hand as well.
         """
-        self._expected[job.id] = job
-        self.desk.backlog.shares.expect(job)
-        self._roused.set()
-        self._hungry.set()
+        self._feeding.expect(job)
 
     def limit(self, job: JobId, limit: int | None) -> None:
         """Another limit of this job, or none, holds from now on; later leases must have it as well."""
         self.desk.limit(job, limit)
-        self._roused.set()
-        self._hungry.set()
+        self._feeding.rouse()
+        self._feeding.room_came()
 
     def share_out(self, hungry: int) -> None:
         """So many other nodes have nothing left to send: leave them some of what is not begun here.
@@ -176,19 +168,19 @@ class Node:
 
     def holds(self, job: JobId) -> bool:
         """Whether shards of this job are in hand, or about to be."""
-        opening = any(lease.job.id == job for lease in self._unopened)
+        opening = any(lease.job.id == job for lease in self._feeding.unopened)
         return opening or bool(self.desk.shards.of_job(job))
 
     def stop(self) -> None:
         """End at once: open requests are closed, to be sent again by a later run. May be called again."""
         self.desk.closed = True
-        self._stopped = True
+        self._feeding.stop()
         self._sending.stop()
-        for sleeper in (self._hungry, self._roused, self._idle):
-            sleeper.set()
+        self._idle.set()
 
     def _busy(self) -> bool:
-        return not self._stopped and bool(self.desk.in_flight or self.desk.unrecorded or self._settling.tasks)
+        under_way = self.desk.in_flight or self.desk.unrecorded or self._settling.tasks
+        return bool(under_way) and not self._feeding.stopped
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """Once a part fails, or the run is cancelled, no task can be started any more: send nothing."""
@@ -198,110 +190,25 @@ class Node:
             self.desk.closed = True
             raise
 
-    # Feeding
+    # Sending
 
-    async def _feed(self, *, until_drained: bool) -> None:
-        while not self._stopped:
-            self._roused.clear()
-            if await self._queue.is_coming_back():
-                await self._wait_for_work()
-                continue
-            if self.desk.wants_others():
-                await self._lease_others()
-                continue
-            if (room := self.desk.room()) == 0:
-                await self._wait_for_room()
-                continue
-            if self._giving.leaves_the_queue(self._world.clock.now()):
-                await self._wait_for_work()
-                continue
-            found = await self._lease(room)
-            self.desk.queue_is_dry(dry=not found)
-            if not found:
-                if until_drained and await self._drained():
-                    return
-                await self._wait_for_work()
-
-    async def _wait_for_room(self) -> None:
-        self._hungry.clear()
-        await self._hungry.wait()
-
-    async def _wait_for_work(self) -> None:
-        """Sleep until the queue may have work, or there is none left in hand, or the node stops."""
-        async with asyncio.TaskGroup() as waits:
-            listening = waits.create_task(self._listen(), name="queue wait")
-            await self._roused.wait()
-            listening.cancel()
-
-    async def _listen(self) -> None:
-        await self._queue.wait()
-        self._roused.set()
-
-    async def _drained(self) -> bool:
-        return len(self.desk.shards) == 0 and await self._queue.drained()
-
-    async def _lease_others(self) -> None:
-        """Take shards of jobs of which too little is ready in hand, while there are such jobs."""
-        shares = self.desk.backlog.shares
-        shares.asking = False
-        found = await self._lease(ASKED, shares.ample())
-        shares.asked(found=found)
-        if found:
-            self.desk.queue_is_dry(dry=False)
-        elif self._queue.obstacle is not None:
-            shares.asking = True
-            await self._wait_for_work()
-
-    async def _lease(self, room: int, without: AbstractSet[JobId] = frozenset()) -> bool:
-        """Take shards for about `room` requests in hand, of no job `without`. False where there are none."""
-        self._expected.clear()
-        leases = await self._queue.lease(room, self.desk.quotas.in_plenty | self.ledger.stuck | without)
-        self._unopened.update(dict.fromkeys(leases))
-        for lease in leases:
-            if self.desk.closed:
-                break
-            await self._open(lease)
-        for job in self._expected.values():  # the leases have it as it was before
-            self.desk.backlog.shares.expect(job)
-        return bool(leases)
-
-    async def _open(self, lease: Lease) -> None:
-        if (earlier := self.desk.shards.of_earlier(lease)) is not None:  # it expired before it was renewed
-            self._lose([earlier.lease])
-        recorder = self._world.recorder
-        try:
-            requests = await self._world.payloads.read(lease)
-            await recorder.close(lease)  # a lease of this shard that we lost may have left it open
-            replay = await recorder.open(lease, requests)
-        except LeaseLostError:
-            self._lose([lease])
-            return
-        except StorageError as error:
-            if not self.ledger.hindered(lease, str(error), self._world.clock.now()):
-                raise
-            self._log.error("job_hindered", job=lease.job.id, shard=lease.shard.number, error=str(error))
-            self._unopened.pop(lease, None)
-            return
-        if lease not in self._unopened:  # lost meanwhile
-            return
+    def _took(self, shard: ShardInHand, requests: Sequence[Request], replay: Replay) -> None:
+        """A shard came in hand: send what it has ready, and record what of it is not to be sent."""
+        job = shard.lease.job.id
         self.progress.replayed(replay.tally)
-        shard = self.desk.admit(lease, requests, replay)
-        del self._unopened[lease]
         self.ledger.took(shard)
         for outcome in outcomes_of_withheld(requests, replay):
-            self._append(lease, outcome)
-        if lease.job.id in self._withdrawn:
-            self.desk.withdraw(lease.job.id, self._sending.of_job(lease.job.id))
+            self._append(shard.lease, outcome)
+        if job in self._withdrawn:
+            self.desk.withdraw(job, self._sending.of_job(job))
         self._settling.look_at(shard)
         self._pump()
-
-    # Sending
 
     def capacity_changed(self) -> None:
         """Permits may have come up, or gone: try to send."""
         self.desk.look_everywhere()
         self._pump()
-        self._hungry.set()
+        self._feeding.room_came()
 
     def permit_freed(self, server: Server) -> None:
         """A live request gave a permit back there that no other one wants: it may be a job's."""
@@ -315,7 +222,7 @@ class Node:
             return
         self._sending.start(self.desk.assign(), self._tasks)
         if self.desk.wants_others():
-            self._hungry.set()
+            self._feeding.room_came()
 
     def _hedge(self) -> None:
         if self._world.recorder.obstacle is None:
@@ -334,7 +241,7 @@ class Node:
         self.desk.first_refusal(attempt.server)
         self._pump()
         if self.desk.room():
-            self._hungry.set()
+            self._feeding.room_came()
         self._idle.set()
 
     def _append(self, lease: Lease, outcome: Outcome) -> None:
@@ -371,7 +278,7 @@ class Node:
                 if shard is not None:
                     self._settling.look_at(shard)
             self._pump()
-            self._hungry.set()
+            self._feeding.room_came()
             self._idle.set()
 
     def _count(self, outcomes: Sequence[Outcome]) -> None:
@@ -386,7 +293,7 @@ class Node:
     def _settled_one(self, _task: "asyncio.Task[None]") -> None:
         self._idle.set()
         if not len(self.desk.shards):
-            self._roused.set()
+            self._feeding.rouse()
 
     async def _keep_leases(self) -> None:
         while True:
@@ -396,14 +303,14 @@ class Node:
                 self._lose(lost)
 
     def _leases(self) -> list[Lease]:
-        return [*self._unopened, *(shard.lease for shard in self.desk.shards)]
+        return [*self._feeding.unopened, *(shard.lease for shard in self.desk.shards)]
 
     def _lose(self, leases: Collection[Lease]) -> None:
         """Stop work on these leases, those of them that are still ours to lose."""
         for lease in leases:
             shard = self.desk.shards.get(lease)
-            if lease in self._unopened or shard is not None:
-                self._unopened.pop(lease, None)
+            if lease in self._feeding.unopened or shard is not None:
+                self._feeding.unopened.pop(lease, None)
                 self.progress.lost(shard.tally if shard else Tally())
                 if shard is not None:
                     self.ledger.gave_back(shard)
@@ -411,7 +318,7 @@ class Node:
                 self._log.warning("lease_lost", job=lease.job.id, shard=lease.shard.number)
         for attempt in self.desk.drop(leases):
             self._sending.close(attempt, Break(BreakKind.GIVEN_UP, "the lease was lost"))
-        self._hungry.set()
+        self._feeding.room_came()
         self._idle.set()
 
     async def _tick(self) -> None:

@@ -52,12 +52,11 @@ class Accounts:
         kept.counted(record)
         await self.follow(kept, record)
 
-    async def catch_up(self, kept: Kept) -> None:
-        """Count what other nodes have settled of a job that is followed."""
-        record = await self._queue.job(kept.id)
-        if record is not None and record.shards_settled > self._node.ledger.shards_settled(kept.id):
+    async def catch_up(self, kept: Kept, shards_settled: int) -> None:
+        """Count what other nodes have settled of a job that is followed, with which it is so many."""
+        if shards_settled > self._node.ledger.shards_settled(kept.id):
             tally = await self._queue.tally(kept.id)
-            self._node.ledger.caught_up(kept.id, tally, record.shards_settled)
+            self._node.ledger.caught_up(kept.id, tally, shards_settled)
 
     async def is_drained(self, kept: Kept) -> bool:
         """Whether every shard is settled. Where other nodes settle some, the queue alone knows."""

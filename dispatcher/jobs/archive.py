@@ -69,8 +69,8 @@ class Archive(Protocol):
     async def release(self, kept: Kept) -> None:
         """Remove a job's journals, and its input where nobody else wants it: nobody can want the job."""
 
-    async def inputs(self) -> set[str]:
-        """Files whose bytes must stay though the files be deleted: jobs read them."""
+    async def is_read(self, file_id: str) -> bool:
+        """Whether the bytes of this file must stay though it be deleted: jobs read them."""
 
     def wants(self, details: Details, names: AbstractSet[str]) -> bool:
         """Whether a job's input and journals may still be needed, where files of these names are there."""

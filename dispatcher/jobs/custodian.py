@@ -58,7 +58,7 @@ class Custodian:
             except (QueueError, StorageError):  # the queue itself has said so
                 pass
             except Exception as error:  # noqa: BLE001  # a task's boundary: all custody would end with it
-                self._log.error("custody_hindered", exc_info=error)
+                self._log.error("sharing_failed", exc_info=error)
             await self._clock.sleep(LOOK_S)
 
     async def take(self, job: JobId) -> None:

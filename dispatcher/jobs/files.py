@@ -36,8 +36,8 @@ class Upload:
         return await self._files.keep(self._id, owner, filename, purpose, expires_s)
 
 
-async def _nothing() -> set[str]:
-    return set()
+async def _nobody(_file_id: str) -> bool:
+    return False
 
 
 class Files:
@@ -47,7 +47,7 @@ class Files:
         store: Has the bytes.
         keeping: Has the records.
         clock: For what expires.
-        needed: Tells the files whose bytes must stay though they be removed, for jobs read them.
+        needed: Tells whether the bytes of a file must stay though it be removed, for jobs read them.
         files_kept_s: How long files are kept that do not say so themselves; None: until they are removed.
     """
 
@@ -57,7 +57,7 @@ class Files:
         keeping: Keeping,
         clock: Clock,
         *,
-        needed: Callable[[], Awaitable[set[str]]] = _nothing,
+        needed: Callable[[str], Awaitable[bool]] = _nobody,
         files_kept_s: float | None = None,
     ) -> None:
         self._store = store
@@ -110,7 +110,7 @@ class Files:
         Those that a job reads stay until it is over. Raises QueueError, and StorageError where bytes stay.
         """
         await self._keeping.remove_file(file_id)
-        if file_id not in await self._needed():
+        if not await self._needed(file_id):
             await self._store.delete([file_key(file_id)])
 
     async def remove_expired(self) -> None:

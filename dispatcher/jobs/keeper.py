@@ -22,14 +22,13 @@ from dispatcher.errors import (
 )
 from dispatcher.jobs.accounts import ASK_S, Accounts
 from dispatcher.jobs.archive import Archive
-from dispatcher.jobs.details import Made, TokenDetails, moved, read_details, status_of, stored
+from dispatcher.jobs.details import TokenDetails, read_details
 from dispatcher.jobs.elsewhere import Elsewhere
 from dispatcher.jobs.files import Files
 from dispatcher.jobs.findings import EMPTY, Errors, errors_of, one_model
-from dispatcher.jobs.ids import new_file_id
 from dispatcher.jobs.kept import Kept, kept_of
-from dispatcher.jobs.life import ENDED, STOPPABLE, Event, IllegalMoveError, Stage, move, unfinished_as
-from dispatcher.jobs.making import made_files
+from dispatcher.jobs.life import ENDED, STOPPABLE, Event, IllegalMoveError, Stage, unfinished_as
+from dispatcher.jobs.moving import Moving
 from dispatcher.jobs.roll import Roll
 from dispatcher.jobs.threads import Paperwork
 from dispatcher.model import JobId, Tally
@@ -62,12 +61,12 @@ class JobKeeper:
         self._accounts = Accounts(queue, node, paperwork, clock)
         self.roll = Roll(queue, node, self._accounts)
         self.roll.arrived = self._arrived
+        self._moving = Moving(queue, node, self.roll, self._accounts, files, clock)
         self.elsewhere = Elsewhere()
         """What other nodes do for the jobs; nothing where nobody tells it."""
         self._shared = shared
         self._queue = queue
         self._node = node
-        self._files = files
         self._archive = archive
         self._paperwork = paperwork
         self._clock = clock
@@ -127,7 +126,7 @@ class JobKeeper:
         async def decide() -> None:
             if kept.id not in self.jobs:
                 raise IllegalMoveError(f"job {kept.id} was deleted")
-            await self._move(kept, event, dict(changes), held=None)
+            await self._moving.make(kept, event, dict(changes), held=None)
 
         await self.roll.change(kept, decide)
         if self._shared:
@@ -167,9 +166,9 @@ class JobKeeper:
         kept.custody = None
         kept.wake.set()
 
-    async def catch_up(self, kept: Kept) -> None:
-        """Count what other nodes have settled of a job."""
-        await self._accounts.catch_up(kept)
+    async def catch_up(self, kept: Kept, shards_settled: int) -> None:
+        """Count what other nodes have settled of a job, with which it is so many shards."""
+        await self._accounts.catch_up(kept, shards_settled)
 
     def _drives(self, kept: Kept) -> bool:
         if kept.stage in ENDED or self.jobs.get(kept.id) is not kept:
@@ -243,7 +242,7 @@ class JobKeeper:
     async def _step(self, kept: Kept) -> None:
         stage = kept.stage
         if stage in STOPPABLE and self._clock.wall() >= kept.details.expires_at:
-            await self._advance(kept, stage, Event.EXPIRE)
+            await self._moving.advance(kept, stage, Event.EXPIRE)
             return
         match stage:
             case Stage.VALIDATING:
@@ -278,16 +277,16 @@ class JobKeeper:
             return
         await self._accounts.follow_anew(kept)
         model = kept.details.model or one_model(report)
-        await self._advance(kept, Stage.VALIDATING, Event.VALIDATED, model=model)
+        await self._moving.advance(kept, Stage.VALIDATING, Event.VALIDATED, model=model)
 
     async def _refuse(self, kept: Kept, errors: Errors) -> None:
-        await self._advance(kept, Stage.VALIDATING, Event.REFUSED, errors=errors)
+        await self._moving.advance(kept, Stage.VALIDATING, Event.REFUSED, errors=errors)
         if kept.stage is Stage.FAILED:
             await self._queue.keeping.clear(kept.id, kept.held)
 
     async def _work(self, kept: Kept) -> None:
         if await self._accounts.is_drained(kept):
-            await self._advance(kept, Stage.IN_PROGRESS, Event.DRAINED)
+            await self._moving.advance(kept, Stage.IN_PROGRESS, Event.DRAINED)
             return
         await self._accounts.try_again(kept, self._clock.now() - RETRY_S)
         look_s = ASK_S if self._shared else LOOK_S
@@ -299,7 +298,7 @@ class JobKeeper:
         if kept.details.at(Stage.IN_PROGRESS) is None:  # its input was not read to the end
             await self._queue.keeping.clear(kept.id, kept.held)
             kept.shards = kept.requests = 0
-            await self._conclude(kept, Tally(), TokenDetails())
+            await self._moving.conclude(kept, Tally(), TokenDetails())
             return
         self._node.withdraw(kept.id, at_once=True)
         keeping, clock = self._queue.keeping, self._clock
@@ -310,15 +309,9 @@ class JobKeeper:
         await self._write(kept)
 
     async def _write(self, kept: Kept) -> None:
-        await self._name_files(kept)
+        await self._moving.name_files(kept)
         written = await self._paperwork.write(kept, unfinished_as(kept.stage), self._check(kept))
-        await self._conclude(kept, *written)
-
-    async def _name_files(self, kept: Kept) -> None:
-        """Anew for each attempt: two never write the same file."""
-        async with kept.lock:
-            making = Made(new_file_id(), new_file_id())
-            await self.roll.keep(kept, msgspec.structs.replace(kept.details, making=making), held=kept.held)
+        await self._moving.conclude(kept, *written)
 
     async def _reopen(self, kept: Kept) -> None:
         """Reopen first, take back after: a crash between the two loses nothing, and all is done again."""
@@ -327,63 +320,7 @@ class JobKeeper:
         await self._accounts.follow_anew(kept)
         expires_at = self._clock.wall() + kept.details.window_s
         anew: dict[str, Any] = {"expires_at": expires_at, "result": None, "token_details": TokenDetails()}
-        await self._advance(kept, Stage.REOPENING, Event.REOPENED, **anew)
-
-    # Moves
-
-    async def _advance(self, kept: Kept, stage: Stage, event: Event, **changes: Any) -> None:
-        """Move a job on from a stage, if it is still there."""
-
-        async def decide() -> None:
-            if kept.stage is stage:
-                await self._move(kept, event, dict(changes), held=kept.held)
-
-        await self.roll.change(kept, decide)
-
-    async def _move(self, kept: Kept, event: Event, changes: dict[str, Any], *, held: Custody | None) -> None:
-        details = moved(kept.details, move(kept.stage, event), self._clock.wall())
-        if details.stage in (Stage.FINALIZING, Stage.CANCELLING, Stage.EXPIRING):
-            changes |= {"making": Made(new_file_id(), new_file_id()), "paused": False}
-        details = msgspec.structs.replace(details, **changes)
-        await self.roll.keep(kept, details, held=held, wanted=event is Event.RETRY)
-        self._reached(kept)
-
-    async def _conclude(self, kept: Kept, tally: Tally, token_details: TokenDetails) -> None:
-        """The outcomes are written: they are files now, and those of an earlier end are no more."""
-        made = await made_files(kept, tally, self._files)
-        async with kept.lock:
-            before = kept.details
-            details = msgspec.structs.replace(
-                moved(before, move(before.stage, Event.WRITTEN), self._clock.wall()),
-                making=None,
-                result=tally,
-                token_details=token_details,
-                output_file_id=made[0].id if tally.succeeded else None,
-                error_file_id=made[-1].id if tally.failed else None,
-            )
-            gone = [name for name in (before.output_file_id, before.error_file_id) if name is not None]
-            written = stored(details)
-            await self._queue.keeping.conclude(
-                kept.id,
-                status_of(details),
-                written,
-                made=made,
-                gone=gone,
-                before=kept.known,
-                held=kept.held,
-            )
-            kept.known, kept.details = written, details
-            self._reached(kept)
-        for name in gone:
-            await self._files.remove(name)
-
-    def _reached(self, kept: Kept) -> None:
-        self.roll.moves += 1
-        self._log.info("job_moved", job=kept.id, stage=kept.stage.value)
-        self._accounts.expect(kept)
-        if kept.stage in ENDED:
-            self._node.ledger.forget(kept.id)
-            self._node.welcome(kept.id)
+        await self._moving.advance(kept, Stage.REOPENING, Event.REOPENED, **anew)
 
     def _settled(self, job: JobId) -> None:
         if (kept := self.jobs.get(job)) is not None:

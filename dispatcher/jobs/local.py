@@ -95,9 +95,9 @@ class LocalArchive:
         """See Archive."""
         await asyncio.to_thread(self._places.remove, kept.id)
 
-    async def inputs(self) -> set[str]:
-        """See Archive: none, as a link keeps the bytes."""
-        return set()
+    async def is_read(self, file_id: str) -> bool:  # noqa: ARG002  # the port's
+        """See Archive: no, as a link keeps the bytes."""
+        return False
 
     def wants(self, details: Details, names: AbstractSet[str]) -> bool:
         """See Archive."""

@@ -23,7 +23,7 @@ WHOLE_LOOK_S = 30.0
 CATCH_UP_S = 5.0
 """Between two looks at what others have settled of a job."""
 CATCH_UP_SHARE = 20
-"""And at least so many times what such a look took: summing up millions of shards takes a second."""
+"""And of one job at least so many times what that took: summing up millions of shards takes a second."""
 
 
 class Sharing:
@@ -39,8 +39,9 @@ class Sharing:
         self._changed: set[JobId] = set()
         self._looked_at = -WHOLE_LOOK_S
         self._news = asyncio.Event()
+        self._counted_at = -CATCH_UP_S
         self._caught_up: dict[JobId, float] = {}
-        """When to look next at what others have settled."""
+        """Until when not to sum up again what is settled of a job."""
         self._log = structlog.get_logger("dispatcher.jobs")
 
     async def run(self) -> None:
@@ -104,7 +105,7 @@ class Sharing:
             except DispatcherError as error:
                 self._log.debug("jobs_not_seen", error=str(error))  # the queue itself has said so
             except Exception as error:  # noqa: BLE001  # a task's boundary: without it no news would come at all
-                self._log.error("jobs_not_seen", exc_info=error)
+                self._log.error("sharing_failed", exc_info=error)
             await self._clock.sleep(LOOK_S)
 
     async def _look(self) -> None:
@@ -126,14 +127,18 @@ class Sharing:
         self._entrust()
 
     async def _catch_up(self) -> None:
-        for kept in [*self._keeper.jobs.values()]:
-            began = self._clock.now()
-            if kept.stage is not Stage.IN_PROGRESS:
-                self._caught_up.pop(kept.id, None)
-            elif began >= self._caught_up.get(kept.id, 0.0):
-                await self._keeper.catch_up(kept)
-                took_s = self._clock.now() - began
-                self._caught_up[kept.id] = began + max(CATCH_UP_S, CATCH_UP_SHARE * took_s)
+        if self._clock.now() - self._counted_at < CATCH_UP_S:
+            return
+        settled = await self._queue.keeping.settled()
+        self._counted_at = self._clock.now()
+        later = {job: time for job, time in self._caught_up.items() if time > self._counted_at}
+        self._caught_up = later
+        for job, shards_settled in settled.items():
+            kept = self._keeper.jobs.get(job)
+            if kept is not None and kept.stage is Stage.IN_PROGRESS and job not in later:
+                began = self._clock.now()
+                await self._keeper.catch_up(kept, shards_settled)
+                later[job] = began + CATCH_UP_SHARE * (self._clock.now() - began)
 
     async def _retire(self) -> None:
         """Jobs that have ended want no node any more."""

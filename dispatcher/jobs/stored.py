@@ -94,7 +94,7 @@ class StoredArchive:
         await self._remove_copies(await asyncio.to_thread(self._copies.jobs) - set(jobs))
 
     async def keep_input(self, file: FileRecord, job: JobId) -> None:  # noqa: ARG002  # the port's
-        """See Archive: `inputs` tells of it as soon as the job is in the queue."""
+        """See Archive: `is_read` tells of it as soon as the job is in the queue."""
         if await self._store.find(file_key(file.id)) is None:
             raise StorageError(f"{file.id}: the file was deleted")
 
@@ -153,14 +153,15 @@ class StoredArchive:
         await asyncio.to_thread(self._copies.remove_all, kept.id)
         await self._checkpoints.delete_all(kept.id)
         name = kept.details.input_file_id
-        if await self._queue.keeping.file(name) is None and name not in await self.inputs():
+        if await self._queue.keeping.file(name) is None and not await self.is_read(name):
             await self._store.delete([file_key(name)])
 
-    async def inputs(self) -> set[str]:
+    async def is_read(self, file_id: str) -> bool:
         """See Archive."""
-        names = await self._queue.keeping.file_ids()
-        known = [read_details(record.details) for record in await self._queue.jobs()]
-        return {each.input_file_id for each in known if each is not None and self.wants(each, names)}
+        jobs = await self._queue.keeping.details_with("input_file_id", file_id)
+        found = [details for each in jobs if (details := read_details(each)) is not None]
+        names = await self._queue.keeping.file_ids() if found else set[str]()
+        return any(self.wants(each, names) for each in found)
 
     def wants(self, details: Details, names: AbstractSet[str]) -> bool:
         """See Archive."""

@@ -136,6 +136,13 @@ class Keeping:
             await self._database.announce(connection, News(Topic.JOB, job_id))
 
     @whole
+    async def details_with(self, name: str, text: str) -> Sequence[Mapping[str, Any]]:
+        """The details, of all jobs, in which this text has that name. The database reads all jobs for it."""
+        asked = select(jobs.c.details).where(jobs.c.details[name].as_string() == text)
+        async with self._database.read() as connection:
+            return list(await connection.scalars(asked))
+
+    @whole
     async def clear(self, job_id: JobId, held: Custody | None = None) -> None:
         """Forget the shards of a job whose input is to be read anew. `held` as for `move`."""
         counts = ("shards", "rows", "rejected", "shards_settled", "requests_settled")
@@ -152,6 +159,14 @@ class Keeping:
         held = (*open_shards, shards.c.lease_expires_at > self._now())
         async with self._database.read() as connection:
             return int(await connection.scalar(select(func.count()).where(*held)) or 0)
+
+    @whole
+    async def settled(self) -> Mapping[JobId, int]:
+        """How many shards are settled of each job that is active or paused."""
+        open_jobs = jobs.c.status.in_((JobStatus.ACTIVE.value, JobStatus.PAUSED.value))
+        asked = select(jobs.c.id, jobs.c.shards_settled).where(open_jobs)
+        async with self._database.read() as connection:
+            return {row.id: row.shards_settled for row in await connection.execute(asked)}
 
     @whole
     async def begun(self, job_id: JobId) -> Sequence[Begun]:

@@ -173,3 +173,19 @@ async def test_what_cannot_be_asked_is_an_error(server):
             _ = [row async for row in d.annotate(texts(1), **ASKED, extra_body={"n": 2})]
         with pytest.raises(ConfigError, match="not a JSON schema"):
             _ = [row async for row in d.annotate(texts(1), prompt="a", schema={"type": 1})]
+
+
+async def test_settings_that_a_stream_of_rows_would_ignore_are_refused(server):
+    settings = {"id_column": "id", "where": ["stars > 1"], "limit": 2, "columns": ["text"]}
+    settings |= {"drop_invalid": True, "output_format": "csv"}
+    async with Dispatcher(servers=[server.url]) as d:
+        for name, value in settings.items():
+            with pytest.raises(ConfigError, match=f"annotate.{name}: is for annotate_table alone"):
+                await anext(d.annotate(texts(3), **ASKED, **{name: value}))
+    assert sends(server) == []
+
+
+async def test_a_row_that_is_no_mapping_is_told(server):
+    async with Dispatcher(servers=[server.url]) as d:
+        with pytest.raises(InputError, match="must be a mapping of columns, got str"):
+            await anext(d.annotate(["a text"], **ASKED))

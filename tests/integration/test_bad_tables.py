@@ -132,6 +132,7 @@ async def refused(cli, files, server, source, *flags, output="out.parquet"):
             {"image_columns": "i"},
             ["row 1, column i", "no file"],
         ),
+        ("in.csv", "text,i\na,\n", {"image_columns": "i"}, ["in.csv, row 1, column i", "no image: empty"]),
         ("in.txt", "a\n", {}, ["in.txt", "no table"]),
         (
             "in.parquet",
@@ -147,6 +148,13 @@ def test_what_is_wrong_is_told_with_its_place(files, name, content, settings, to
         read(files, name, **settings)
     for words in told:
         assert words in str(error.value)
+
+
+def test_a_directory_or_a_pattern_without_files_is_told(files):
+    (files.directory / "none").mkdir()
+    for name in ("none", "*.none"):
+        with pytest.raises(InputError, match="no file is there"):
+            read(files, name)
 
 
 def test_damage_in_the_midst_of_a_parquet_file_is_told(files):

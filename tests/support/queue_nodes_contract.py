@@ -247,6 +247,29 @@ async def test_knobs_are_changed_only_from_what_they_were_seen_to_be(sql):
     assert (await sql.queue.job(A)).job == both
 
 
+async def test_jobs_are_found_by_what_their_details_say(sql):
+    for job_id, details in (
+        (A, {"input": "f"}),
+        (B, {"input": "g", "output": "f"}),
+        (C, {"input": "f", "n": 1}),
+    ):
+        await sql.queue.create_job(Job(job_id), details)
+    found = await sql.queue.keeping.details_with("input", "f")
+    assert sorted(found, key=len) == [{"input": "f"}, {"input": "f", "n": 1}]
+    assert await sql.queue.keeping.details_with("output", "h") == []
+
+
+async def test_settled_shards_are_counted_of_open_jobs(sql, shards, node):
+    for job_id in (A, B, C):
+        await sql.add(job_id, shards([4]))
+    for lease in await sql.queue.lease(node, 12):
+        if lease.job.id != B:
+            await sql.queue.settle(node, lease, Tally(4))
+    await sql.queue.set_status(A, JobStatus.PAUSED)
+    await sql.queue.set_status(C, JobStatus.FINISHED)
+    assert await sql.queue.keeping.settled() == {A: 1, B: 0}
+
+
 async def test_a_job_is_as_old_as_the_queue_says(sql):
     created_at = await sql.queue.create_job(Job(A), {})
     assert (await sql.queue.job(A)).created_at == created_at == sql.clock.wall()

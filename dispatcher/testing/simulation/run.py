@@ -33,6 +33,8 @@ from dispatcher.testing.simulation.virtual_loop import (
 )
 
 JOB = JobId("simulated")
+UNTOLD = frozenset({"event", "request_id"})
+"""Fields of what is logged that the ledger's lines are without: a node's request ids begin at random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ def logged_into(ledger: Ledger) -> Iterator[None]:
     """Take what the dispatcher logs into the ledger."""
 
     def take(_logger: Any, _level: str, event: structlog.typing.EventDict) -> str:
-        fields = (f"{name}={value}" for name, value in event.items() if name != "event")
+        fields = (f"{name}={value}" for name, value in event.items() if name not in UNTOLD)
         ledger.note(event["event"], *fields)
         raise structlog.DropEvent
 

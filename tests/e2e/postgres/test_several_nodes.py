@@ -100,8 +100,9 @@ class Weather:
         self.done = Counter()
 
     async def blow(self):
-        kinds = ["kill"] * KILLS + ["freeze"] * FREEZES + ["database"] * 2 + ["store"]
+        kinds = ["kill"] * KILLS + ["freeze"] * FREEZES + ["database"] * 2
         self.random.shuffle(kinds)
+        kinds.insert(self.random.randint(0, 2), "store")  # before the rows are all done, on a fast machine
         for kind in kinds:
             await asyncio.sleep(self.random.uniform(0.5, 2.0))
             await getattr(self, kind)()

@@ -97,7 +97,8 @@ def known(queue, roll):
         kept = kept_job(name, owner="ann", stage=stage)
         kept.known = stored(kept.details)
         queue.put(kept)
-        return roll.add(kept)
+        roll.add(kept)
+        return kept
 
     return make
 

@@ -220,8 +220,8 @@ LABELS = st.lists(st.text(ALPHABET, min_size=1, max_size=4), min_size=1, max_siz
 def straddles(merge):
     """Whether a token begins within one character and ends within another.
 
-    Several of them in a row never come to the end of one, and three tokens can be forced at most: what is behind
-    them stays unresolved, and the answer says that it is approximate.
+    Several of them in a row never come to the end of one, and three tokens can be forced at most: what is
+    behind them stays unresolved, and the answer says that it is approximate.
     """
     text = merge.decode(errors="replace")
     return text[0] == text[-1] == "\ufffd"
