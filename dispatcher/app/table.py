@@ -43,13 +43,20 @@ class Table:
         input_name: A file, a directory, a pattern, a URL, or `-`.
         valid: Given each answer, where there are no steps.
         streams: What `-` stands for; None: nothing.
+        is_staged: Whether all that is needed has been read from the files: they are not looked for.
 
     Raises ConfigError for settings, prompts and schemas that cannot be used, and InputError where there is
     no table of that name.
     """
 
     def __init__(
-        self, config: Config, input_name: str, valid: Valid | None = None, streams: Streams | None = None
+        self,
+        config: Config,
+        input_name: str,
+        valid: Valid | None = None,
+        streams: Streams | None = None,
+        *,
+        is_staged: bool = False,
     ) -> None:
         self.files: JobFiles = table_files(config, input_name)
         self.streams = streams or Streams()
@@ -58,7 +65,7 @@ class Table:
         first, state = self.questions[0].name, self.files.state
         home = state / STEPS / first if first else state
         self.staged = StagedTable(home / "table")
-        self.source = source_of(config, self.files, home)
+        self._source = None if is_staged else source_of(config, self.files, home)
         self.annotator = self.questions[0].annotator
         self._conditions = conditions_of(config.annotate)
         layouts = [question.annotator.layout for question in self.questions]
@@ -66,6 +73,12 @@ class Table:
         kind = output_format(config.annotate, config.run.output)
         place = place_of(config, self.files, self.streams)
         self.output = Output(place, kind, layouts, config.annotate.drop_invalid)
+
+    @property
+    def source(self) -> TableFiles:
+        """Its files."""
+        assert self._source is not None, "it is staged, and not read again"
+        return self._source
 
     @property
     def has_steps(self) -> bool:

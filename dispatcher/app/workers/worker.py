@@ -197,7 +197,7 @@ def _requests_of(order: Order, config: Config) -> _Requests:
         return _Requests(FilePayloads(Path(order.source)), None, job_files(config, order.input))
     from dispatcher.app.table import Table  # noqa: PLC0415  # it needs an extra
 
-    table = Table(config, order.input)
+    table = Table(config, order.input, is_staged=True)
     if table.settings != order.settings:
         raise StateError(
             f"{order.input}: a prompt or a schema was changed while the run went on; put it back, or give "
