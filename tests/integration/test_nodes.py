@@ -36,6 +36,7 @@ async def test_what_a_node_does_is_told(tmp_path, serve):
     async with serving(tmp_path / "data", server, pool={"limit": 4}) as stage:
         batch = await stage.submit(rows(200))
         await stage.until(batch, lambda found: found.request_counts.completed > 5)
+        await stage.until_job(batch, lambda job: job["rows_per_s"] > 0)  # sampled four times a second
         (node,) = (await stage.ask("GET", "/nodes"))[1]["data"]
         assert node["jobs"] == 1
         assert 0 < node["in_flight"] <= 4
