@@ -91,7 +91,7 @@ async def _without_a_word(_attendance):
 
 
 async def test_what_each_has_in_hand_is_counted_at_both(open_node, serve):
-    """Shards of a hundred rows, an eighth of 800 at a job's end, none of which is settled yet: all is in hand."""
+    """Shards of a hundred rows at a job's end, none of which is settled yet: all that is done is in hand."""
     server = await serve(answer_tokens=4, engine=SLOW)
     async with open_node("a", server) as one, open_node("b", server) as other:
         batch = await one.submit(rows(400))
