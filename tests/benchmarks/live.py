@@ -5,11 +5,6 @@ service can do (`forwarder.py`), and through vllm-router where that is installed
 then at a steady rate, and all of it again and again. What stands between has the first core to itself; the
 client, one process, and the servers, another one with four ports, share the last. Prints a table. Exits with
 1 where a limit that was asked for is missed.
-
-What a 99th percentile of milliseconds says on a machine that others use as well is first of all what they
-did. So what is added at the steady rate is told of the quiet third of the rounds: those in which calling
-directly and the forwarder had the least p99, which no figure of the dispatcher's has a part in. What is added
-in all rounds is told beside it.
 """
 
 import argparse
@@ -24,7 +19,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,16 +220,11 @@ def _table(runs: Runs) -> list[str]:
     for load, contenders in runs.items():
         lines += [f"{f'{load}: {name}':24}" + _cells(taken) for name, taken in contenders.items()]
     steady = runs["steady"]
-    quiet, rounds = _quiet(steady), range(len(steady["direct"]))
     for name in steady:
         if name != "direct":
-            p50, p99, any_p99 = (
-                _added(steady, name, quantile, among)
-                for quantile, among in (("p50_ms", quiet), ("p99_ms", quiet), ("p99_ms", rounds))
-            )
-            added = f"{name} adds {p50:.2f} ms at p50, {p99:.2f} ms at p99"
-            lines.append(f"{added} in the {len(quiet)} quiet rounds; {any_p99:.2f} ms at p99 in all")
-    return [*lines, f"medians of {len(rounds)} rounds; steady: {STEADY_PER_S:g} requests/s"]
+            p50, p99 = (_added(steady, name, quantile) for quantile in ("p50_ms", "p99_ms"))
+            lines.append(f"{name} adds {p50:.2f} ms at p50, {p99:.2f} ms at p99")
+    return [*lines, f"medians of {len(steady['direct'])} rounds; steady: {STEADY_PER_S:g} requests/s"]
 
 
 def _cells(taken: Sequence[Run]) -> str:
@@ -249,24 +239,17 @@ def _median(taken: Sequence[Run], name: str) -> float:
     return median(getattr(run, name) for run in taken)
 
 
-def _quiet(steady: dict[str, list[Run]]) -> Sequence[int]:
-    """The third of the rounds in which the others' p99 says that the machine did least beside."""
-    rounds = range(len(steady["direct"]))
-    noise = [steady["direct"][number].p99_ms + steady["forwarder"][number].p99_ms for number in rounds]
-    return sorted(rounds, key=noise.__getitem__)[: max(1, len(rounds) // 3)]
-
-
-def _added(steady: dict[str, list[Run]], name: str, quantile: str, rounds: Iterable[int]) -> float:
+def _added(steady: dict[str, list[Run]], name: str, quantile: str) -> float:
     """What it adds to a quantile, round by round: what else the machine did in a round met both."""
-    direct, through = steady["direct"], steady[name]
-    return median(getattr(through[number], quantile) - getattr(direct[number], quantile) for number in rounds)
+    pairs = zip(steady["direct"], steady[name], strict=True)
+    return median(getattr(through, quantile) - getattr(direct, quantile) for direct, through in pairs)
 
 
 def _misses(runs: Runs) -> list[str]:
     rate = _median(runs["saturated"]["dispatcher"], "requests_per_s")
     misses = [] if rate >= SATURATED_PER_S_MIN else [f"{rate:.0f} requests/s, not {SATURATED_PER_S_MIN:g}"]
     for quantile, most in (("p50_ms", ADDED_P50_MS_MAX), ("p99_ms", ADDED_P99_MS_MAX)):
-        added = _added(runs["steady"], "dispatcher", quantile, _quiet(runs["steady"]))
+        added = _added(runs["steady"], "dispatcher", quantile)
         if added >= most:
             misses.append(f"{added:.1f} ms added to {quantile}, not under {most:g}")
     return misses
