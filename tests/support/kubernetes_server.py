@@ -87,15 +87,18 @@ class KubernetesServer:
         application.router.add_get("/api/v1/namespaces/{namespace}", self._one_namespace)
         for path in KINDS:
             application.router.add_get(path, _kinds)
-        self._runner = web.AppRunner(application, shutdown_timeout=0.0, handler_cancellation=True)
+        # Not 0: that is for ever, to aiohttp.
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context)
-        await site.start()
+        self._site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context)
+        await self._site.start()
         self.port = self._runner.addresses[0][1]
         self.url = f"{'https' if self._context else 'http'}://127.0.0.1:{self.port}"
         return self
 
     async def __aexit__(self, *_):
+        if self._runner.server is not None:  # a second call has nothing to stop
+            await self._site.stop()  # first: what comes in while a server closes is never closed
         self.drop()
         await self._runner.cleanup()
 
