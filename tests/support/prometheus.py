@@ -3,12 +3,12 @@
 import asyncio
 import os
 import shutil
-import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 import yaml
+from vllm_fleet import free_port
 
 
 def tool(name):
@@ -20,12 +20,6 @@ def tool(name):
             f"{name} is not installed (apt-get install prometheus prometheus-alertmanager)"
         )
     return path
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Prometheus:
