@@ -11,6 +11,7 @@ import pytest
 import yaml
 from aiohttp import web
 from jobs import CHAT, MODEL, rows
+from loopback import served
 from prometheus import tool, watching
 from services import serving
 
@@ -49,13 +50,8 @@ def _is(alert, name, status):
 async def hooked():
     hook, application = Hook(), web.Application()
     application.router.add_post("/", hook.take)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield hook, f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
+    async with served(application) as url:
+        yield hook, f"{url}/"
 
 
 def scrapes(service):

@@ -202,22 +202,17 @@ async def test_blocking_code_that_leaves_a_stream_early_closes_what_is_in_flight
 
 
 async def test_the_python_face_prints_nothing_while_all_is_well(server, in_thread, capfd):
-    structlog.reset_defaults()
     async with Dispatcher(servers=[server.url]) as d:
         await collected(d.stream(rows(5)))
     assert capfd.readouterr() == ("", "")
 
 
 async def test_a_host_that_has_set_up_structlog_keeps_its_set_up(server):
-    structlog.reset_defaults()
     structlog.configure(processors=[structlog.testing.LogCapture()])
-    try:
-        (capture,) = structlog.get_config()["processors"]
-        async with Dispatcher(servers=[server.url]) as d:
-            await collected(d.stream(rows(5)))
-        assert "server_active" in [entry["event"] for entry in capture.entries]
-    finally:
-        structlog.reset_defaults()
+    (capture,) = structlog.get_config()["processors"]
+    async with Dispatcher(servers=[server.url]) as d:
+        await collected(d.stream(rows(5)))
+    assert "server_active" in [entry["event"] for entry in capture.entries]
 
 
 async def test_an_error_in_a_blocking_callers_iterator_reaches_it(server, in_thread):

@@ -3,6 +3,7 @@
 from contextlib import asynccontextmanager
 
 from aiohttp import web
+from loopback import served
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -42,10 +43,5 @@ async def collecting():
     """A collector and its URL."""
     collector, application = Collector(), web.Application()
     application.router.add_post("/v1/traces", collector.take)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield collector, f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with served(application) as url:
+        yield collector, url

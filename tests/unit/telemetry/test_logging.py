@@ -6,7 +6,6 @@ import logging
 import re
 
 import pytest
-import structlog
 
 from dispatcher.telemetry.logging import configure_logging, get_logger
 
@@ -19,7 +18,6 @@ def logging_as_before():
     handlers, level = list(root.handlers), root.level
     yield
     root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
 
 
 @pytest.fixture
