@@ -51,28 +51,31 @@ class Attendance:
         Raises StateError where another one lives, StoppedError where the figures say `draining` meanwhile.
         """
         await self._nodes.register(self._identity)
-        beating: asyncio.Task[None] | None = None
         try:
             await self._wait_for_others()
-            beating = asyncio.create_task(self._beat(alone=True), name="heartbeat")
-            yield
+            async with self._beating(alone=True):
+                yield
         finally:
-            if beating is not None:
-                beating.cancel()
-                await asyncio.wait([beating])
             await self._leave()
 
     @asynccontextmanager
     async def among_others(self) -> AsyncIterator[None]:
         """Be one of several while the context is open; at its end what this one holds is free."""
         await self._nodes.register(self._identity)
-        beating = asyncio.create_task(self._beat(alone=False), name="heartbeat")
+        try:
+            async with self._beating(alone=False):
+                yield
+        finally:
+            await self._leave()
+
+    @asynccontextmanager
+    async def _beating(self, *, alone: bool) -> AsyncIterator[None]:
+        beating = asyncio.create_task(self._beat(alone=alone), name="heartbeat")
         try:
             yield
         finally:
             beating.cancel()
             await asyncio.wait([beating])
-            await self._leave()
 
     async def _wait_for_others(self) -> None:
         deadline = self._clock.now() + self._silence_s + GRACE_S
