@@ -55,7 +55,7 @@ def streaming(wire, *chunks, status=b"200 OK", end=b"0\r\n\r\n", closed=None):
 
 @pytest.fixture
 async def transport():
-    async with AiohttpTransport(connect_timeout_s=0.5) as started:
+    async with AiohttpTransport() as started:
         yield started
 
 

@@ -16,7 +16,7 @@ ROW = Request(0, "a", "/v1/chat/completions", "m", b'{"model":"m"}')
 
 @pytest.fixture
 async def transport():
-    async with AiohttpTransport(connect_timeout_s=0.3) as started:
+    async with AiohttpTransport() as started:
         yield started
 
 
@@ -260,9 +260,10 @@ def full_backlog():
         yield ServerSpec(ServerId(url), url)
 
 
-async def test_a_server_that_does_not_accept_times_out_connecting(transport):
+async def test_a_server_that_does_not_accept_times_out_connecting():
     with full_backlog() as server:
-        assert await kind_of(transport, server) is BreakKind.CONNECT_TIMED_OUT
+        async with AiohttpTransport(connect_timeout_s=0.3) as transport:
+            assert await kind_of(transport, server) is BreakKind.CONNECT_TIMED_OUT
 
 
 async def test_tls_to_a_plain_port(wire, transport):
@@ -524,16 +525,18 @@ def test_an_attempt_that_ends_early_leaves_no_connection(scenario, run):
 
 
 async def test_cancelling_one_attempt_leaves_the_others_alone(wire, transport):
-    release = asyncio.Event()
+    arrived, release = asyncio.Semaphore(0), asyncio.Event()
 
     async def handler(reader, writer):
         while (await wire.read_request(reader))[0]:
+            arrived.release()
             await release.wait()
             writer.write(wire.response())
 
     server = await wire.serve(handler)
-    sends = [asyncio.create_task(transport.send(server, ROW, str(n), 2)) for n in range(8)]
-    await asyncio.sleep(0.03)
+    sends = [asyncio.create_task(transport.send(server, ROW, str(n), 5)) for n in range(8)]
+    for _ in sends:
+        await arrived.acquire()
     sends[0].cancel()
     release.set()
     endings = await asyncio.gather(*sends, return_exceptions=True)
