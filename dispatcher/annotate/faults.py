@@ -45,6 +45,5 @@ class Faults:
     def check(self, name: str) -> None:
         """Raises InputError where there are any."""
         if self.count:
-            raise InputError(
-                f"{name}: {self.count} faults; nothing was sent", tuple(self._listed), self.count
-            )
+            faults = "1 fault" if self.count == 1 else f"{self.count} faults"
+            raise InputError(f"{name}: {faults}; nothing was sent", tuple(self._listed), self.count)

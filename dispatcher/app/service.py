@@ -17,8 +17,8 @@ from dispatcher.api.relay import Relay
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.company import open_company
 from dispatcher.app.fleet import Fleet, open_fleet
-from dispatcher.app.joint_members import choose_members
-from dispatcher.app.members import open_lookup
+from dispatcher.app.joint_members import JointMembers, choose_members
+from dispatcher.app.members import Members, open_lookup
 from dispatcher.app.queues import identity_of, open_service_queue, shares_jobs
 from dispatcher.app.storing import Storing, open_storing
 from dispatcher.config import Config
@@ -87,50 +87,8 @@ class Service:
                     part.stop()
 
     async def _serve(self, stack: AsyncExitStack) -> None:
-        require_keys_or_loopback(self.config.api)
-        places = Places(self.config.storage.local)
-        await asyncio.to_thread(ensure_writable, places.root)
-        stack.enter_context(StateLock(places.root))
-        registry = process_registry()
-        members = await asyncio.to_thread(choose_members, self.config, places.servers, self._clock)
-        fleet = await stack.enter_async_context(
-            open_fleet(
-                self.config,
-                Metrics(registry),
-                changing=members.sources(),
-                live_reserve=self.config.api.live_reserve,
-            )
-        )
-        members.join(fleet.membership, await stack.enter_async_context(open_lookup(self.config)))
-        name = NodeId(f"{socket.gethostname()}-{secrets.token_hex(4)}")
-        queue = await stack.enter_async_context(
-            open_service_queue(self.config, places.queue, fleet.clock, name, self._figures, self._displaced)
-        )
-        await stack.enter_async_context(members.kept_in(queue))
-        storing = await stack.enter_async_context(open_storing(self.config, places, queue, fleet))
-        files, payloads = storing.files, storing.archive.payloads
-        node = self._node = fleet.node(storing.queue, payloads, storing.recorder, name=name)
-        jobs = self._jobs(queue, node, storing, places, fleet)
-        await jobs.load()
-        await stack.enter_async_context(jobs)
-        relay = self._relay = _relay(fleet, node)
-        oneself = Oneself(identity_of(name), self._figures, lambda: jobs.driven, node.share_out)
-        company = await stack.enter_async_context(
-            open_company(self.config, queue, oneself, jobs.elsewhere, fleet)
-        )
-        context = Context(
-            self.config,
-            fleet.clock,
-            fleet.pool,
-            node,
-            members,
-            files,
-            jobs,
-            registry,
-            self._obstacles,
-            relay,
-            company,
-        )
+        context = await self._open(stack)
+        node = context.node
         self.address = await stack.enter_async_context(_listening(make_application(context), self.config))
         # Not before the address is ours: a second service that finds it taken sends nothing.
         working = asyncio.create_task(node.run(until_drained=False), name="node")
@@ -140,11 +98,63 @@ class Service:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not working.done():
-            self._log.info("stopping", in_flight=node.desk.in_flight, advice="again to stop at once")
-            async with asyncio.TaskGroup() as draining:
-                draining.create_task(node.drain(), name="drain node")
-                draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
-            self._log.info("stopped", advice="the same command goes on with every job")
+            await self._drain(node, context.relay)
+
+    async def _drain(self, node: Node, relay: Relay) -> None:
+        self._log.info("stopping", in_flight=node.desk.in_flight, advice="again to stop at once")
+        async with asyncio.TaskGroup() as draining:
+            draining.create_task(node.drain(), name="drain node")
+            draining.create_task(relay.drain(self.config.dispatch.drain_s), name="drain live")
+        self._log.info("stopped", advice="the same command goes on with every job")
+
+    async def _open(self, stack: AsyncExitStack) -> Context:
+        """All parts, each opened on the stack, none of them at work yet."""
+        require_keys_or_loopback(self.config.api)
+        places = Places(self.config.storage.local)
+        await asyncio.to_thread(ensure_writable, places.root)
+        stack.enter_context(StateLock(places.root))
+        registry = process_registry()
+        fleet, members = await self._fleet(stack, places, Metrics(registry))
+        name = NodeId(f"{socket.gethostname()}-{secrets.token_hex(4)}")
+        queue = await stack.enter_async_context(
+            open_service_queue(self.config, places.queue, fleet.clock, name, self._figures, self._displaced)
+        )
+        await stack.enter_async_context(members.kept_in(queue))
+        storing = await stack.enter_async_context(open_storing(self.config, places, queue, fleet))
+        payloads = storing.archive.payloads
+        node = self._node = fleet.node(storing.queue, payloads, storing.recorder, name=name)
+        jobs = self._jobs(queue, node, storing, places, fleet)
+        await jobs.load()
+        await stack.enter_async_context(jobs)
+        relay = self._relay = _relay(fleet, node)
+        oneself = Oneself(identity_of(name), self._figures, lambda: jobs.driven, node.share_out)
+        company = await stack.enter_async_context(
+            open_company(self.config, queue, oneself, jobs.elsewhere, fleet)
+        )
+        return Context(
+            self.config,
+            fleet.clock,
+            fleet.pool,
+            node,
+            members,
+            storing.files,
+            jobs,
+            registry,
+            self._obstacles,
+            relay,
+            company,
+        )
+
+    async def _fleet(
+        self, stack: AsyncExitStack, places: Places, metrics: Metrics
+    ) -> tuple[Fleet, Members | JointMembers]:
+        members = await asyncio.to_thread(choose_members, self.config, places.servers, self._clock)
+        sources, reserve = members.sources(), self.config.api.live_reserve
+        fleet = await stack.enter_async_context(
+            open_fleet(self.config, metrics, changing=sources, live_reserve=reserve)
+        )
+        members.join(fleet.membership, await stack.enter_async_context(open_lookup(self.config)))
+        return fleet, members
 
     def _jobs(self, queue: SqlQueue, node: Node, storing: Storing, places: Places, fleet: Fleet) -> Jobs:
         archive, files, clock = storing.archive, storing.files, fleet.clock
