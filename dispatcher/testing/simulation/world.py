@@ -1,7 +1,7 @@
 """Simulated servers as a dispatcher meets them: `ports.Transport` and `ports.Prober` without a network."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from dispatcher.config import KnownAnswer
@@ -39,35 +39,6 @@ class Witness(Protocol):
         """A canary has come back well."""
 
 
-class SimulatedTransport:
-    """`ports.Transport` of one dispatcher over simulated servers."""
-
-    def __init__(self, servers: Mapping[ServerId, SimulatedServer], rows: Rows, witness: Witness) -> None:
-        self._servers = servers
-        self._rows = rows
-        self._witness = witness
-
-    async def send(
-        self,
-        server: ServerSpec,
-        request: Request,
-        request_id: str,  # noqa: ARG002  # Transport's signature: the simulated servers know rows by index
-        timeout_s: float | None,
-    ) -> Ending:
-        """See Transport."""
-        simulated, row = self._servers[server.id], self._rows.row(request.index)
-        ending: Ending | None = None
-        self._witness.sent(simulated, row)
-        try:
-            if timeout_s is None:
-                ending = await exchange(simulated, row)
-            else:
-                ending = await exchange_within(simulated, row, timeout_s)
-        finally:
-            self._witness.ended(simulated, row, ending)
-        return ending
-
-
 async def exchange(server: SimulatedServer, row: Row) -> Ending:
     """One request and its ending, over a connection that is made, travels and may be refused."""
     if server.plan.latency_s:
@@ -84,13 +55,53 @@ async def exchange(server: SimulatedServer, row: Row) -> Ending:
         server.leave(taken)
 
 
-async def exchange_within(server: SimulatedServer, row: Row, timeout_s: float) -> Ending:
-    """The same with a deadline."""
+Exchange = Callable[[SimulatedServer, Row], Awaitable[Ending]]
+
+
+async def exchange_within(
+    server: SimulatedServer, row: Row, timeout_s: float | None, exchange: Exchange = exchange
+) -> Ending:
+    """The same with a deadline, where there is one."""
+    if timeout_s is None:
+        return await exchange(server, row)
     try:
         async with asyncio.timeout(timeout_s):
             return await exchange(server, row)
     except TimeoutError:
         return Break(BreakKind.TIMED_OUT)
+
+
+class SimulatedTransport:
+    """`ports.Transport` of one dispatcher over simulated servers, which it reaches by this `exchange`."""
+
+    def __init__(
+        self,
+        servers: Mapping[ServerId, SimulatedServer],
+        rows: Rows,
+        witness: Witness,
+        exchange: Exchange = exchange,
+    ) -> None:
+        self._servers = servers
+        self._rows = rows
+        self._witness = witness
+        self._exchange = exchange
+
+    async def send(
+        self,
+        server: ServerSpec,
+        request: Request,
+        request_id: str,  # noqa: ARG002  # Transport's signature: the simulated servers know rows by index
+        timeout_s: float | None,
+    ) -> Ending:
+        """See Transport."""
+        simulated, row = self._servers[server.id], self._rows.row(request.index)
+        ending: Ending | None = None
+        self._witness.sent(simulated, row)
+        try:
+            ending = await exchange_within(simulated, row, timeout_s, self._exchange)
+        finally:
+            self._witness.ended(simulated, row, ending)
+        return ending
 
 
 class SimulatedProber:

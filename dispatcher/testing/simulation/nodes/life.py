@@ -38,7 +38,7 @@ from dispatcher.testing.simulation.life import (
     look_back,
 )
 from dispatcher.testing.simulation.nodes import queue, store
-from dispatcher.testing.simulation.nodes.network import NodeProber, NodeTransport
+from dispatcher.testing.simulation.nodes.network import NodeConnections, NodeProber
 from dispatcher.testing.simulation.nodes.processes import Process, ProcessLoop
 from dispatcher.testing.simulation.nodes.queue import QueueLink, SharedQueue
 from dispatcher.testing.simulation.nodes.recording import WatchedRecorder
@@ -50,7 +50,7 @@ from dispatcher.testing.simulation.nodes.wire import Wire
 from dispatcher.testing.simulation.rows import Rows
 from dispatcher.testing.simulation.servers import SimulatedServer
 from dispatcher.testing.simulation.virtual_loop import WALL_AT_START
-from dispatcher.testing.simulation.world import SimulatedProber
+from dispatcher.testing.simulation.world import SimulatedProber, SimulatedTransport
 from dispatcher.vllm.verdicts import judge
 
 RETRY_S = 5.0
@@ -114,7 +114,7 @@ class NodeLife:
         self._random = Random(f"{shared.scenario.base.seed} {name}")
         knows = lambda index: shared.records.knows_finished(name, index, self._links)  # noqa: E731
         self._witness = NodeWitness(name, shared.ledger, knows_finished=knows, now=self._clock.now)
-        self._transport = NodeTransport(shared.servers, shared.rows, self._witness, self._links)
+        self._connections = NodeConnections(self._links)
         self._place = place
         self._copies = disk
         self._disk = SimulatedDisk(name, shared.ledger, lambda: False)
@@ -153,7 +153,7 @@ class NodeLife:
         """As by kill -9: nothing of it runs any more, and its connections are closed."""
         self._shared.loop.stop_process(self.process)
         self._disk.dead = True
-        self._transport.hang_up()
+        self._connections.hang_up()
 
     async def drain(self) -> None:
         """As SIGTERM does."""
@@ -166,7 +166,8 @@ class NodeLife:
         shared, config, clock = self._shared, self._shared.config, self._clock
         payloads = SimulatedPayloads(shared.rows, self._witness)
         watched = WatchedRecorder(recorder, self.name, shared.records, self._links)
-        world = World(tenure, payloads, watched, self._transport, clock, metrics)
+        transport = SimulatedTransport(shared.servers, shared.rows, self._witness, self._connections.exchange)
+        world = World(tenure, payloads, watched, transport, clock, metrics)
         desk = CheckedDesk(pool, judge, config.dispatch, Ceiling(OPEN_MAX), metrics, clock.now)
         desk.ledger, desk.witness, desk.pool = shared.ledger, self._witness, pool
         waiting = Waiting(config.pool.wait_for_servers_s)

@@ -1,7 +1,6 @@
 """How one node reaches the servers: not all of them at all times."""
 
 import asyncio
-from collections.abc import Mapping
 
 from dispatcher.config import KnownAnswer
 from dispatcher.model import (
@@ -12,57 +11,25 @@ from dispatcher.model import (
     Ending,
     Health,
     ProbeReport,
-    Request,
-    ServerId,
     ServerSpec,
     Telemetry,
 )
 from dispatcher.ports import Prober
 from dispatcher.testing.simulation.nodes.weather import Links
-from dispatcher.testing.simulation.rows import Row, Rows
+from dispatcher.testing.simulation.rows import Row
 from dispatcher.testing.simulation.servers import Flight, SimulatedServer
-from dispatcher.testing.simulation.world import CONNECT_TIMEOUT_S, Witness
+from dispatcher.testing.simulation.world import CONNECT_TIMEOUT_S
 
 
-class NodeTransport:
-    """`ports.Transport` of one node."""
+class NodeConnections:
+    """What one node has open to the servers."""
 
-    def __init__(
-        self, servers: Mapping[ServerId, SimulatedServer], rows: Rows, witness: Witness, links: Links
-    ) -> None:
-        self._servers = servers
-        self._rows = rows
-        self._witness = witness
+    def __init__(self, links: Links) -> None:
         self._links = links
         self._flights: dict[Flight, SimulatedServer] = {}
 
-    async def send(
-        self,
-        server: ServerSpec,
-        request: Request,
-        request_id: str,  # noqa: ARG002  # Transport's signature: the simulated servers know rows by index
-        timeout_s: float | None,
-    ) -> Ending:
-        """See Transport."""
-        simulated, row = self._servers[server.id], self._rows.row(request.index)
-        ending: Ending | None = None
-        self._witness.sent(simulated, row)
-        try:
-            async with asyncio.timeout(timeout_s):
-                ending = await self._exchange(simulated, row)
-        except TimeoutError:
-            ending = Break(BreakKind.TIMED_OUT)
-        finally:
-            self._witness.ended(simulated, row, ending)
-        return ending
-
-    def hang_up(self) -> None:
-        """The process is dead: its connections are closed."""
-        flights, self._flights = self._flights, {}
-        for flight, server in flights.items():
-            server.leave(flight)
-
-    async def _exchange(self, server: SimulatedServer, row: Row) -> Ending:
+    async def exchange(self, server: SimulatedServer, row: Row) -> Ending:
+        """One request and its ending, if the server is reached."""
         if server.plan.latency_s:
             await asyncio.sleep(server.plan.latency_s)
         if server.manners.unreachable or not self._links.reaches(server.id):
@@ -79,6 +46,12 @@ class NodeTransport:
         finally:
             self._flights.pop(taken, None)
             server.leave(taken)
+
+    def hang_up(self) -> None:
+        """The process is dead: its connections are closed."""
+        flights, self._flights = self._flights, {}
+        for flight, server in flights.items():
+            server.leave(flight)
 
 
 class NodeProber:
