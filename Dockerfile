@@ -29,15 +29,16 @@ LABEL org.opencontainers.image.title="dispatcher" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# A number, so that Kubernetes' runAsNonRoot can see that it is not root.
+# A number, so that Kubernetes' runAsNonRoot can see that it is not root. Of any other user, group 0 may write to /data:
+# that is how OpenShift runs images, with a number of its own.
 RUN groupadd --gid 10001 dispatcher \
  && useradd --uid 10001 --gid 10001 --home-dir /data --no-create-home --shell /usr/sbin/nologin dispatcher \
- && install -d -o 10001 -g 10001 /data
+ && install -d -o 10001 -g 0 -m 0775 /data
 COPY --from=build /opt/dispatcher /opt/dispatcher
 # TMPDIR: the root file system may be read-only, /data never is. Storage is in the working directory unless said
 # otherwise. No other setting is made here: a variable would win over a settings file that is mounted.
 ENV PATH=/opt/dispatcher/bin:/usr/local/bin:/usr/bin:/bin \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 TMPDIR=/data \
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/data TMPDIR=/data \
     DISPATCHER_API__HOST=0.0.0.0
 USER 10001:10001
 WORKDIR /data
@@ -45,7 +46,8 @@ VOLUME /data
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 # /healthz is the process, not its servers: a fleet that is down is no reason to restart the one that waits for it.
+# What is no service answers nothing, and is well while it runs.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
-  CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('DISPATCHER_API__PORT', '8080') + '/healthz', timeout=4)"]
+  CMD ["python", "-c", "import os, urllib.request as u; b'serve' in open('/proc/1/cmdline', 'rb').read().split(b'\\0') and u.urlopen('http://127.0.0.1:' + os.environ.get('DISPATCHER_API__PORT', '8080') + '/healthz', timeout=4)"]
 ENTRYPOINT ["dispatcher"]
 CMD ["serve"]

@@ -17,12 +17,18 @@ SCHEMA_VERSION = 39
 COLUMNS = 24
 """Of Grafana's grid."""
 WIDTH, HEIGHT = 8, 8
+LINES_MAX = 50
+"""Of a panel with a line for each server: of thousands no browser draws them all, and nobody reads them."""
+LINES = {"highest": "topk", "lowest": "bottomk"}
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 VARIABLES = {
     "job": ("Fleet", "label_values(dispatcher_build_info, job)", False),
     "server": ("Server", 'label_values(dispatcher_server_limit{job="$job"}, server)', True),
 }
 """Name -> label, query, and whether several values may be chosen."""
+
+_ALL = {"allValue": ".*", "current": {"text": ["All"], "value": ["$__all"]}}
+"""Whatever there is when it is asked, not what there was when the page was opened: servers come and go."""
 
 
 def text_of(description: Path) -> str:
@@ -70,6 +76,7 @@ def _variable(name: str) -> dict[str, Any]:
         "sort": 1,
         "multi": several,
         "includeAll": several,
+        **(_ALL if several else {}),
     }
 
 
@@ -111,24 +118,27 @@ def _heading(title: str, number: int, y: int) -> dict[str, Any]:
 
 
 def _panel(panel: Mapping[str, Any], number: int, place: dict[str, int]) -> dict[str, Any]:
-    kind = panel.get("kind", "timeseries")
+    kind, about = panel.get("kind", "timeseries"), panel["about"]
     draw = {"timeseries": _lines, "stat": _figure, "table": _table}[kind]
     return {
         "id": number,
         "type": kind,
         "title": panel["title"],
-        "description": panel["about"],
+        "description": f"{about} The {LINES_MAX} {panel['lines']} at a time." if "lines" in panel else about,
         "datasource": SOURCE,
         "gridPos": place,
         "targets": [
-            _target(query, ref, kind) for query, ref in zip(panel["queries"], ascii_uppercase, strict=False)
+            _target(query, ref, panel) for query, ref in zip(panel["queries"], ascii_uppercase, strict=False)
         ],
         **draw(panel),
     }
 
 
-def _target(query: Mapping[str, str], ref: str, kind: str) -> dict[str, Any]:
-    target = {"refId": ref, "datasource": SOURCE, "expr": query["expr"]}
+def _target(query: Mapping[str, str], ref: str, panel: Mapping[str, Any]) -> dict[str, Any]:
+    kind, expr = panel.get("kind", "timeseries"), query["expr"]
+    if "lines" in panel:
+        expr = f"{LINES[panel['lines']]}({LINES_MAX}, {expr})"
+    target = {"refId": ref, "datasource": SOURCE, "expr": expr}
     if kind == "timeseries":
         return {**target, "range": True, "legendFormat": query.get("legend", "__auto")}
     return {
@@ -162,8 +172,12 @@ def _lines(panel: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _figure(panel: Mapping[str, Any]) -> dict[str, Any]:
+    """One number; `nothing` stands there where the expression gives none."""
+    defaults = {"unit": panel.get("unit", "short")}
+    if "nothing" in panel:
+        defaults["noValue"] = panel["nothing"]
     return {
-        "fieldConfig": {"defaults": {"unit": panel.get("unit", "short")}, "overrides": []},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {
             "graphMode": "none",
             "colorMode": "none",
@@ -173,8 +187,12 @@ def _figure(panel: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(panel: Mapping[str, Any]) -> dict[str, Any]:
-    """One line for each combination of labels; `columns` names those shown, in order."""
+    """One line for each combination of labels; `columns` names those shown, in order.
+
+    `sort` is the column by which they stand, from Z to A: of states, those out of rotation come first.
+    """
     columns = panel["columns"]
+    sorting = {"sortBy": [{"displayName": panel["sort"], "desc": True}]} if "sort" in panel else {}
     values = [f"Value #{ref}" for _, ref in zip(panel["queries"], ascii_uppercase, strict=False)]
     hidden = {"Time", *panel.get("hidden", ()), *(value for value in values if value not in columns)}
     organised = {
@@ -188,7 +206,7 @@ def _table(panel: Mapping[str, Any]) -> dict[str, Any]:
     ]
     return {
         "fieldConfig": {"defaults": {}, "overrides": overrides},
-        "options": {"showHeader": True},
+        "options": {"showHeader": True, **sorting},
         "transformations": [{"id": "merge", "options": {}}, {"id": "organize", "options": organised}],
     }
 

@@ -86,8 +86,9 @@ def _of_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
 
 def log_failure(request: web.Request, error: Exception) -> None:
     """Log why a request is not answered as it should be."""
+    why = f"{type(error).__name__}: {error}"  # the representation of a UnicodeDecodeError holds all it read
     structlog.get_logger("dispatcher.api").error(
-        "request_failed", method=request.method, route=_route(request), error=repr(error), exc_info=error
+        "request_failed", method=request.method, route=_route(request), error=why, exc_info=error
     )
 
 

@@ -25,6 +25,8 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 WATCH_S: Final = 60
 """The API server ends a watch in order after so long: a connection that died silently is found by that."""
 SILENCE_S: Final = WATCH_S + 15.0
+WATCH_S_MAX: Final = 2.0 * WATCH_S
+"""However much a watch tells: what is between may not pass its end on."""
 ANSWER_S: Final = 30.0
 """For one answer, or for the credentials."""
 CONNECT_S: Final = 10.0
@@ -143,9 +145,8 @@ class KubernetesSession:
         """Bookmarks are asked for: they keep the version young where nothing changes."""
         query = {"labelSelector": selector, "watch": "true", "allowWatchBookmarks": "true"}
         query |= {"resourceVersion": version, "timeoutSeconds": str(WATCH_S)}
-        response = await self._get(
-            self._path, query, aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=SILENCE_S)
-        )
+        bounds = aiohttp.ClientTimeout(WATCH_S_MAX, sock_connect=CONNECT_S, sock_read=SILENCE_S)
+        response = await self._get(self._path, query, bounds)
         try:
             if response.status != _OK:
                 await self._refuse(response, "watch")

@@ -2,9 +2,10 @@
 
 import io
 import logging
+import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TextIO, cast
 
 import structlog
@@ -24,8 +25,13 @@ _SECRET_KEYS = frozenset(
         "x_api_key",
     }
 )
-_SECRET_TEXT = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]+|(?<=://)[^\s/@]+(?=@)")
-"""Credentials inside of longer texts: an Authorization header (RFC 6750, RFC 7617), or those of a URL."""
+_SECRET_TEXT = re.compile(r"(?i)(\b(?:bearer|basic)\s+)[\w.~+/=-]+|(?<=://)[^\s/?#]+(?=@)")
+"""Credentials inside of longer texts: an Authorization header (RFC 6750, RFC 7617), or those of a URL, up
+to the last `@` of its authority."""
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys or ends a line at: C0, C1, Unicode's separators, and marks that turn text around."""
+_OF_LINES = frozenset({"exception", "stack"})
+"""Fields that are written below the line, on lines of their own."""
 
 
 def configure_logging(
@@ -43,10 +49,10 @@ def configure_logging(
     """
     stream = stream or sys.stderr
     level = logging.getLevelNamesMapping()[log_level.upper()]
-    renderer = _renderer(log_format, colors=stream.isatty())
+    renderers = _renderers(log_format, colors=stream.isatty())
     lines = cast("TextIO", _Lines(stream))
-    _configure(lines, renderer, level)
-    _adopt_libraries(lines, renderer, max(level, logging.WARNING))
+    _configure(lines, renderers, level)
+    _adopt_libraries(lines, renderers, max(level, logging.WARNING))
 
 
 def keep_to_warnings() -> None:
@@ -56,12 +62,12 @@ def keep_to_warnings() -> None:
     """
     if not structlog.is_configured():
         lines = cast("TextIO", _Lines(sys.stderr))
-        _configure(lines, _renderer("console", colors=sys.stderr.isatty()), logging.WARNING)
+        _configure(lines, _renderers("console", colors=sys.stderr.isatty()), logging.WARNING)
 
 
-def _configure(lines: TextIO, renderer: Processor, level: int) -> None:
+def _configure(lines: TextIO, renderers: Sequence[Processor], level: int) -> None:
     structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, *_processors(), redact, renderer],
+        processors=[structlog.contextvars.merge_contextvars, *_processors(), redact, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(lines),
         cache_logger_on_first_use=False,
@@ -81,8 +87,10 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def _redacted(key: object, value: object) -> object:
     if _is_secret(key):
         return _REDACTED
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool | int):
         return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has neither NaN nor infinity
     if isinstance(value, Mapping):
         return {str(name): _redacted(name, item) for name, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
@@ -102,11 +110,26 @@ def _processors() -> list[Processor]:
     ]
 
 
-def _renderer(log_format: Literal["console", "json"], *, colors: bool) -> Processor:
+def _renderers(log_format: Literal["console", "json"], *, colors: bool) -> Sequence[Processor]:
     if log_format == "json":
-        return structlog.processors.JSONRenderer()
-    return structlog.dev.ConsoleRenderer(
+        return (structlog.processors.JSONRenderer(),)
+    console = structlog.dev.ConsoleRenderer(
         colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=0, sort_keys=False
+    )
+    return (_visible, console)
+
+
+def _visible(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Write out control characters: a server's or a client's words reach the terminal of whoever looks."""
+    return {
+        key: _escaped(value, but="\n\t" if key in _OF_LINES else "") if isinstance(value, str) else value
+        for key, value in event.items()
+    }
+
+
+def _escaped(text: str, but: str) -> str:
+    return _CONTROLS.sub(
+        lambda found: found[0] if found[0] in but else found[0].encode("unicode_escape").decode(), text
     )
 
 
@@ -134,11 +157,11 @@ class _LibraryHandler(logging.StreamHandler[TextIO]):
     """Told apart by its class, so that a second set-up replaces the first."""
 
 
-def _adopt_libraries(stream: TextIO, renderer: Processor, level: int) -> None:
+def _adopt_libraries(stream: TextIO, renderers: Sequence[Processor], level: int) -> None:
     handler = _LibraryHandler(stream)
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[structlog.stdlib.add_logger_name, *_processors()],
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact, renderer],
+        foreign_pre_chain=[_without_quotation, structlog.stdlib.add_logger_name, *_processors()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact, *renderers],
     )
     handler.setFormatter(formatter)
     root = logging.getLogger()
@@ -146,3 +169,14 @@ def _adopt_libraries(stream: TextIO, renderer: Processor, level: int) -> None:
         root.removeHandler(earlier)
     root.addHandler(handler)
     root.setLevel(level)
+
+
+def _without_quotation(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Name what is no HTTP, without its traceback: aiohttp quotes it, be it a prompt or a key."""
+    if not (raised := event.get("exc_info")):
+        return event
+    from aiohttp.http_exceptions import HttpProcessingError  # noqa: PLC0415  # a light command has no aiohttp
+
+    if isinstance(raised[1], HttpProcessingError):
+        return {**event, "exc_info": None, "error": type(raised[1]).__name__}
+    return event

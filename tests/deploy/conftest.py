@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 from engine import engine_with_image, missing
 from fixtures import cli, job, serve, server, zygote
+from object_store import s3
+from postgres_server import postgres
 
-__all__ = ["cli", "job", "serve", "server", "zygote"]
+__all__ = ["cli", "job", "postgres", "s3", "serve", "server", "zygote"]
 
 
 @pytest.fixture(scope="session")

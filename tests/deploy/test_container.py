@@ -1,5 +1,6 @@
 """The image, built and run by a real Docker engine: read-only, as nobody, with every capability dropped."""
 
+import asyncio
 import json
 import os
 import re
@@ -11,7 +12,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from engine import BASE, IMAGE, ROOT
+from loopback import served
 from packaging.requirements import Requirement
 
 pytestmark = pytest.mark.timeout(900)  # the first test builds the image, and what it is based on
@@ -132,6 +135,30 @@ def test_nothing_but_its_data_can_be_written(engine, fleet):
     assert engine.python("dispatcher", code) == "/data"
 
 
+def test_a_user_of_any_number_in_group_0_may_write_its_data(engine):
+    """As OpenShift runs images."""
+    code = "import pathlib; p = pathlib.Path.home() / 'x'; p.touch(); print(p, p.stat().st_uid)"
+    command = [
+        "run",
+        "--rm",
+        *LOCKED_DOWN,
+        "--user",
+        "1000620000:0",
+        "--entrypoint",
+        "python",
+        IMAGE,
+        "-c",
+        code,
+    ]
+    assert engine.docker(*command) == "/data/x 1000620000"
+
+
+def test_what_is_no_service_is_healthy_while_it_runs(engine, fleet):
+    command = ("fake-server", "--port", "8000", "--model", "demo-model")
+    run(engine, "no-service", *command, options=["--health-interval", "1s"])
+    engine.until(lambda: state(engine, "no-service", "Health.Status") == "healthy")
+
+
 def test_a_server_registers_itself_and_leaves(engine, fleet):
     run_server(engine, "vllm-extra")
     command = ("register", "--server", "http://vllm-extra:8000", "--url", "http://dispatcher:8080")
@@ -208,6 +235,39 @@ def test_the_compose_file_comes_up_and_a_server_may_die(engine):
         }
     finally:
         call("down", "--volumes", "--timeout", "5")
+
+
+@pytest.fixture
+def health(tmp_path):
+    """The image's health check, of a process with this command line."""
+    (line,) = re.findall(r"^  CMD (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    python, option, code = json.loads(line)
+    assert (python, option) == ("python", "-c")
+
+    def check(*argv, port):
+        (tmp_path / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in argv))
+        there = code.replace("/proc/1/cmdline", str(tmp_path / "cmdline"))
+        environment = {**os.environ, "DISPATCHER_API__PORT": str(port)}
+        command = [sys.executable, "-c", there]
+        return subprocess.run(
+            command, env=environment, capture_output=True, timeout=30, check=False
+        ).returncode
+
+    return check
+
+
+async def well(_request):
+    return web.Response()
+
+
+async def test_the_health_check_asks_a_service_and_nothing_else(health):
+    application = web.Application()
+    application.router.add_get("/healthz", well)
+    async with served(application) as url:
+        port = url.rpartition(":")[2]
+        there = await asyncio.to_thread(health, "/bin/dispatcher", "serve", port=port)
+    away = [health("/bin/dispatcher", command, port=port) for command in ("serve", "run", "register")]
+    assert (there, away) == (0, [1, 0, 0])
 
 
 def test_hadolint_has_nothing_to_say():

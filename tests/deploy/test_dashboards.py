@@ -75,6 +75,30 @@ def test_a_table_s_columns_are_queries_and_labels_that_it_has(description):
             assert all(re.search(rf"\b({label})\b|build_info", str(panel["targets"])) for label in labels)
 
 
+def targets(description):
+    return [(panel, target) for panel in made(description)["panels"] for target in panel.get("targets", ())]
+
+
+def test_no_panel_draws_a_line_for_each_of_thousands_of_servers(description):
+    for panel, target in targets(description):
+        if "{{server}}" in target.get("legendFormat", ""):
+            assert re.match(r"(topk|bottomk)\(50, ", target["expr"]), panel["title"]
+
+
+def test_what_vllm_says_is_shown_of_this_fleet_s_servers_alone(description):
+    """Prometheus has the servers of all fleets under one scrape job."""
+    for panel, target in targets(description):
+        ours = target["expr"].count('and on (server) dispatcher_server_limit{job="$job"}')
+        assert ours == len(re.findall(r"vllm:\w+", target["expr"])), panel["title"]
+
+
+def test_all_servers_are_those_of_now_and_what_is_chosen_at_first():
+    for description in DESCRIPTIONS:
+        for variable in made(description)["templating"]["list"]:
+            if variable.get("includeAll"):
+                assert (variable["allValue"], variable["current"]["value"]) == (".*", ["$__all"])
+
+
 def test_grafana_knows_every_field(description):
     models = optional("grafana_foundation_sdk.models.dashboard")
     encoder = optional("grafana_foundation_sdk.cog.encoder")

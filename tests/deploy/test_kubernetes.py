@@ -1,20 +1,17 @@
 """Manifests and chart: they are valid, they agree, and what they name is there in the code."""
 
-import asyncio
 import json
 import re
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 
-import aiohttp
 import pytest
 import typer
 import yaml
 from aiohttp import web
+from chart_values import KEYS, SEVERAL, VALUES
 from manifests import (
-    CHART,
     DEPLOY,
     KUBERNETES,
     by_name,
@@ -36,7 +33,6 @@ from dispatcher.config import load_config
 from dispatcher.config.settings import QueueSettings
 from dispatcher.dispatch import node
 from dispatcher.telemetry.series import FleetFamilies, ServerFamilies
-from dispatcher.testing.engine import EngineSettings
 
 pytestmark = pytest.mark.services
 
@@ -44,75 +40,21 @@ VERSIONS = ("1.31", "1.37")
 SECRET = {"api-keys", "server-api-key", "metrics-key", "queue-url", "queue-owner-url"}
 """The items that docs/operations.md says how to make."""
 OVERLAYS = ("single", "several", "job", "vllm")
-KEYS = [{"name": "ann", "role": "admin", "hash": "sha256:" + "0" * 64}]
-SEVERAL = {
-    "several": {"enabled": True},
-    "service": {"replicas": 3},
-    "config": {"storage": {"url": "s3://bucket/dispatcher"}},
-}
 COMPONENTS = {
     "single with monitoring": ("single", "monitoring"),
     "several with monitoring": ("several", "monitoring"),
+    "single with the service's list": ("single", "monitoring", "server-list"),
+    "job with monitoring": ("job", "monitoring-job"),
     "vllm by keda": ("vllm", "keda"),
     "vllm by an autoscaler": ("vllm", "hpa"),
-}
-VALUES = {
-    "single": {},
-    "several": SEVERAL,
-    "several without migration": {**SEVERAL, "several": {"enabled": True, "migrate": False}},
-    "job": {"service": {"enabled": False}, "job": {"enabled": True}},
-    "a run": {"job": {"enabled": True, "command": "run", "input": "/data/in.jsonl", "files": {}}},
-    "monitoring": {
-        "monitoring": {
-            "serviceMonitor": {"enabled": True},
-            "podMonitor": {"enabled": True},
-            "rules": {"enabled": True},
-        }
-    },
-    "vllm": {"vllm": {"enabled": True}},
-    "vllm by keda": {"vllm": {"enabled": True, "autoscaling": {"kind": "keda"}}},
-    "vllm by keda, of one fleet": {
-        "vllm": {"enabled": True, "autoscaling": {"kind": "keda", "matchers": 'namespace="gpu"'}}
-    },
-    "vllm by an autoscaler": {"vllm": {"enabled": True, "autoscaling": {"kind": "hpa"}}},
-    "another namespace's servers": {
-        "config": {"discovery": {"kubernetes": {"namespace": "models"}}},
-        "rbac": {"namespaces": ["models", "more"]},
-    },
-    "nothing extra": {
-        "networkPolicy": {"enabled": False},
-        "disruptionBudget": {"enabled": False},
-        "rbac": {"create": False},
-        "serviceAccount": {"create": False, "name": "mine"},
-    },
-    "everything set": {
-        "image": {"repository": "example/d", "tag": "2", "pullSecrets": [{"name": "pull"}]},
-        "secret": "other",
-        "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
-        "volume": {"existingClaim": "mine"},
-        "job": {"enabled": True, "volume": {"size": "1Ti", "storageClass": "fast"}},
-        "serviceAccount": {"annotations": {"role": "x"}},
-        "networkPolicy": {"extraEgress": [{"ports": [{"port": 8000, "protocol": "TCP"}]}]},
-        "monitoring": {
-            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
-            "rules": {"enabled": True, "labels": {"release": "prometheus"}},
-        },
-        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
-        "podAnnotations": {"a": "b"},
-        "podLabels": {"team": "x"},
-        "nodeSelector": {"pool": "cpu"},
-        "tolerations": [{"key": "cpu", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {}},
-        "priorityClassName": "batch",
-        "vllm": {"enabled": True, "nodeSelector": {"gpu": "h100"}, "extraArgs": ["--max-num-seqs", "256"]},
-    },
 }
 ONE = {
     "single": ("single", (), {}),
     "several": ("several", (), SEVERAL),
     "job": ("job", (), {"service": {"enabled": False}, "job": {"enabled": True}}),
     "monitoring": ("single", ("monitoring",), VALUES["monitoring"]),
+    "the service's list": ("single", ("monitoring", "server-list"), VALUES["the service's list"]),
+    "job with monitoring": ("job", ("monitoring-job",), VALUES["job with monitoring"]),
     "vllm": ("vllm", (), VALUES["vllm"]),
     "vllm by keda": ("vllm", ("keda",), VALUES["vllm by keda"]),
     "vllm by an autoscaler": ("vllm", ("hpa",), VALUES["vllm by an autoscaler"]),
@@ -135,6 +77,7 @@ CUSTOM = {
     "ServiceMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
     "PodMonitor": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
     "PrometheusRule": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1",
+    "ScrapeConfig": "@kubernetes-models/prometheus-operator/monitoring.coreos.com/v1alpha1",
     "ScaledObject": "@kubernetes-models/keda/keda.sh/v1alpha1",
 }
 """Kinds that no Kubernetes has of itself, and the npm packages that hold their schemas."""
@@ -296,6 +239,24 @@ def test_our_own_check_accepts_every_settings_file(objects, tmp_path):
         assert (done.exit_code, done.stderr) == (0, "")
 
 
+def test_a_volume_has_one_pod_and_an_update_ends_it_before_the_next_begins(objects):
+    for each in objects:
+        if each["kind"] == "Deployment" and each["metadata"]["name"] != "vllm":
+            volumes = each["spec"]["template"]["spec"]["volumes"]
+            if any("persistentVolumeClaim" in volume for volume in volumes):
+                assert each["spec"]["replicas"] == 1
+                assert each["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_no_budget_keeps_a_node_from_being_drained(objects):
+    """Not even with one pod, nor with pods that are not ready."""
+    for each in objects:
+        if each["kind"] == "PodDisruptionBudget":
+            assert "minAvailable" not in each["spec"]
+            assert each["spec"]["maxUnavailable"] >= 1
+            assert each["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
 def test_a_stop_ends_before_the_pod_is_killed(objects, tmp_path):
     for text, spec in settings_of(objects):
         stop = (
@@ -307,9 +268,27 @@ def test_a_stop_ends_before_the_pod_is_killed(objects, tmp_path):
         assert takes_s + 10 < spec["terminationGracePeriodSeconds"]
 
 
-def test_a_charts_grace_follows_its_drain():
-    (_, spec), *_ = pod_specs(chart({"config": {"dispatch": {"drain_s": 1800.5}}}))
-    assert spec["terminationGracePeriodSeconds"] == 1861
+def test_an_update_is_not_given_up_while_the_pod_before_ends(objects):
+    for each in objects:
+        if each["kind"] == "Deployment" and each["metadata"]["name"] != "vllm":
+            grace = each["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+            assert each["spec"]["progressDeadlineSeconds"] >= grace + 300
+
+
+BUSY_ANSWER_S = 40
+"""What `/health` of a healthy vLLM has been seen to take under load."""
+LOADING_S = 20 * 60
+
+
+def test_a_vllm_server_is_not_killed_for_loading_nor_for_being_busy(objects):
+    for name, spec in pod_specs(objects):
+        if name == "vllm":
+            (container,) = spec["containers"]
+            startup, liveness = container["startupProbe"], container["livenessProbe"]
+            assert startup["periodSeconds"] * startup["failureThreshold"] >= LOADING_S
+            assert liveness["timeoutSeconds"] > BUSY_ANSWER_S
+            assert liveness["failureThreshold"] > 1
+            assert spec["terminationGracePeriodSeconds"] >= 600
 
 
 def test_no_setting_of_the_image_wins_over_the_settings_file(objects):
@@ -381,54 +360,31 @@ def test_an_own_overlay_sets_image_and_namespace(tmp_path):
     assert {each["metadata"]["namespace"] for each in found} == {"gpu"}
 
 
-def test_a_release_of_another_name_names_its_objects_by_it_and_two_do_not_meet():
-    first, second = (by_name(chart({"job": {"enabled": True}}, name)) for name in ("east", "my-dispatcher"))
-    assert not first.keys() & second.keys()
-    assert {key.split("/")[2].removesuffix("-job") for key in first} == {"east-dispatcher"}
-    assert {key.split("/")[2].removesuffix("-job") for key in second} == {"my-dispatcher"}
+def test_the_list_of_servers_is_asked_for_in_the_namespace_that_an_own_overlay_sets(tmp_path):
+    """By what docs/operations.md says."""
+    own = own_overlay(tmp_path, "single", "monitoring", "server-list")
+    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    (replacements,) = re.findall(r"^```yaml\n(replacements:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    with (own / "kustomization.yaml").open("a") as content:
+        content.write(replacements)
+    found = {each["kind"]: each for each in kustomized(own)}
+    (source,) = found["ScrapeConfig"]["spec"]["httpSDConfigs"]
+    assert source["url"] == "http://dispatcher.gpu.svc:8080/servers/targets"
+    assert "PodMonitor" not in found
 
 
-@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
-def test_helm_lints_strictly(values):
-    report = module("helm_python").lint(str(CHART), values, strict=True, kube_version="v1.31.0")
-    assert [each for each in report["messages"] if each["severity"] > 1] == []
-
-
-BAD_VALUES = {
-    "several pods on one volume": ({"service": {"replicas": 3}}, "several.enabled"),
-    "several pods without a store": ({"several": {"enabled": True}}, "storage/url"),
-    "a service that only its pod reaches": ({"config": {"api": {"host": "127.0.0.1"}}}, "api/host"),
-    "keys in the values": ({"config": {"api": {"keys": KEYS}}}, "api/keys"),
-    "a misspelt value": ({"replicaCount": 3}, "replicaCount"),
-    "no number": ({"service": {"replicas": "x"}}, "replicas"),
-    "an unknown scaler": ({"vllm": {"autoscaling": {"kind": "vpa"}}}, "kind"),
-    "no size": ({"volume": {"size": "big"}}, "size"),
-}
-
-
-@pytest.mark.parametrize(("values", "named"), BAD_VALUES.values(), ids=BAD_VALUES)
-def test_values_that_cannot_work_are_refused_with_their_place(values, named):
-    with pytest.raises(module("helm_python").HelmError) as refused:
-        chart(values)
-    assert named in str(refused.value)
-
-
-def test_every_value_is_in_the_schema_and_in_the_readme():
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    assert set(values) == set(schema["properties"]) - {"global"}
-    told = set(re.findall(r"^\| `([\w.]+)` \|", (CHART.parent / "README.md").read_text(), re.MULTILINE))
-    assert told == set(_documented(values, schema))
-
-
-def _documented(values, schema, prefix=""):
-    """Every value down to where the schema leaves it open."""
-    for name, value in values.items():
-        below = schema["properties"][name]
-        if isinstance(value, dict) and below.get("additionalProperties") is False and "requests" not in value:
-            yield from _documented(value, below, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
+def test_a_job_beside_a_service_shares_nothing_that_goes_with_it(tmp_path):
+    """`kubectl delete -k` of one must leave the other its account, and one kustomization may have both."""
+    job, service = (by_name(kustomized(KUBERNETES / "overlays" / each)) for each in ("job", "single"))
+    assert not job.keys() & service.keys()
+    own = own_overlay(tmp_path, "single")
+    content = yaml.safe_load((own / "kustomization.yaml").read_text())
+    content["resources"].append("../clone/overlays/job")
+    (own / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    both = by_name(kustomized(own))
+    assert len(both) == len(job) + len(service)
+    (binding,) = (each for key, each in both.items() if key == "RoleBinding/gpu/dispatcher-job")
+    assert binding["roleRef"]["name"] == binding["subjects"][0]["name"] == "dispatcher-job"
 
 
 def test_copies_are_in_step():
@@ -439,45 +395,3 @@ def test_copies_are_in_step():
         sys.path.remove(str(DEPLOY))
     for path, text in copies().items():
         assert path.read_text() == text, f"run python deploy/copies.py: {path.name} differs"
-
-
-async def test_a_server_is_drained_before_it_is_ended(serve):
-    """What runs before a vLLM server is told to end waits for its open requests, here on the fake one."""
-    server = await serve(engine=EngineSettings(max_sequences=8, decode_step_s=1.0), answer_tokens=100)
-    looks = []
-
-    async def metrics(_):
-        async with http.get(f"{server.url}/metrics") as response:
-            looks.append(server.in_flight)
-            return web.Response(text=await response.text())
-
-    async with aiohttp.ClientSession() as http, running(metrics) as url:
-        body = {"model": "fake-model", "messages": [{"role": "user", "content": "x"}]}
-        asking = asyncio.create_task(http.post(f"{server.url}/v1/chat/completions", json=body))
-        await until(lambda: server.in_flight == 1)
-        drain = [sys.executable, str(KUBERNETES / "overlays" / "vllm" / "drain.py"), url, "0"]
-        ended = await asyncio.create_subprocess_exec(*drain)
-        await until(lambda: len(looks) == 2)
-        assert ended.returncode is None
-        asking.cancel()
-        assert await asyncio.wait_for(ended.wait(), 60) == 0
-    assert looks[0] == 1
-    assert server.in_flight == 0
-
-
-@asynccontextmanager
-async def running(handler):
-    """An HTTP server that answers everything so."""
-    runner = web.ServerRunner(web.Server(handler))
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
-    finally:
-        await runner.cleanup()
-
-
-async def until(condition):
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # it is polled
-            await asyncio.sleep(0.01)

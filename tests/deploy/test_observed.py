@@ -113,7 +113,7 @@ async def expressions(prometheus, board):
             series = series.replace("$job", "dispatcher")
             found = await prometheus.get(f"label/{label}/values", **{"match[]": series})
             assert found, f"the variable {variable['name']} has no value"
-            values[variable["name"]] = "|".join(map(re.escape, found)).replace("\\", "\\\\")
+            values[variable["name"]] = variable.get("allValue") or found[0]
     for panel in board["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], re.sub(r"\$(\w+)", lambda match: values[match[1]], target["expr"])

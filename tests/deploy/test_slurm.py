@@ -101,6 +101,18 @@ def test_a_job_that_is_preempted_goes_on_in_its_next_allocation(slurm, requests,
     assert "finished:" in log
 
 
+def test_a_job_that_is_cancelled_does_not_come_back(slurm, requests, tmp_path):
+    asked, output = requests("cancelled", 1200, tokens=64), tmp_path / "cancelled.out.jsonl"
+    given = environment(INPUT=asked, OUTPUT=output, PORT_BASE=18700)
+    job = slurm.submit(SCRIPTS / "run.sbatch", "--nodes=2", **given)
+    journals = Path(f"{output}.state") / "journal"
+    slurm.until(lambda: sum(map(lines, journals.rglob("*.journal"))) > 100)
+    slurm.call("scancel", job)
+    assert slurm.ended(job) == "CANCELLED", slurm.story()
+    assert slurm.field(job, "Restarts") == "0"
+    assert slurm.call("squeue", "-h") == ""
+
+
 def test_outputs_of_several_dispatchers_never_mix(slurm, requests, tmp_path):
     """Side by side on a node each; and two of the same output, of which one is refused."""
     jobs = {}

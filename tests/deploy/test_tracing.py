@@ -1,5 +1,9 @@
 """Spans of real attempts, sent to an OTLP receiver; and servers that are told of them."""
 
+import os
+import subprocess
+import sys
+
 import aiohttp
 import pytest
 from collector import attributes, collecting
@@ -58,6 +62,27 @@ async def test_without_an_endpoint_nothing_is_traced_and_no_header_is_sent(cli, 
         assert (await cli.run(*job.argv(server), "--restart", env=env)).status == 0
     assert spans.spans == []
     assert {record.traceparent for record in server.requests} == {""}
+
+
+IMPORTED = """
+import asyncio, sys
+from dispatcher.app import fleet, tracing
+from dispatcher.config import TelemetrySettings
+
+async def main():
+    async with tracing.open_tracer(TelemetrySettings()) as tracer:
+        assert tracer is None
+        print([name for name in sys.modules if name.startswith("opentelemetry")])
+
+asyncio.run(main())
+"""
+
+
+def test_without_an_endpoint_opentelemetry_is_not_even_imported():
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
+    command = [sys.executable, "-c", IMPORTED]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 async def test_the_standard_variables_are_enough_and_are_obeyed(cli, job, server, collector):

@@ -11,7 +11,7 @@ import yaml
 from endpoint_slices import endpoint, written_slice
 from gateway import certificate
 from jobs import rows, sends
-from kubernetes_server import TOKEN, KubernetesServer
+from kubernetes_server import TOKEN, KubernetesServer, kubeconfig
 from prometheus_client import CollectorRegistry
 from running import WITHIN_S, Running
 from structlog.testing import capture_logs
@@ -44,20 +44,6 @@ def no_authorities(monkeypatch):
 async def cluster():
     async with KubernetesServer() as server:
         yield server
-
-
-def kubeconfig(directory, server, token=TOKEN, namespace="gpu"):
-    """A kubeconfig with one context."""
-    path = directory / "kubeconfig"
-    context = {"cluster": "c", "user": "u"} | ({"namespace": namespace} if namespace else {})
-    content = {
-        "current-context": "x",
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "users": [{"name": "u", "user": {"token": token}}],
-        "contexts": [{"name": "x", "context": context}],
-    }
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 class Following:
@@ -134,13 +120,33 @@ async def test_a_slice_that_is_relabelled_leaves_and_one_that_gets_the_label_joi
         await following.lists_up_to(B)
 
 
-async def test_long_lists_come_in_pages_and_begin_anew_where_one_has_expired(cluster, followed):
+async def test_long_lists_come_in_pages(cluster, followed):
     cluster.page_slices = 2
     cluster.put(*(written_slice(f"s{last}", pod(last)) for last in range(1, 8)))
     async with followed() as following:
         await following.until(lambda: following.lists)
     assert following.lists == [[f"10.0.0.{last}:8000" for last in range(1, 8)]]
     assert [query.get("continue") for query in cluster.lists] == [None, "8-2", "8-4", "8-6"]
+
+
+async def test_a_list_whose_next_page_has_expired_begins_anew_and_is_never_half(cluster, followed):
+    cluster.page_slices, cluster.pages_lost = 2, 1
+    cluster.put(*(written_slice(f"s{last}", pod(last)) for last in range(1, 4)))
+    async with followed() as following:
+        await following.until(lambda: following.lists)
+        assert following.source.problem is None
+    assert following.lists == [[A, B, C]]
+    assert [query.get("continue") for query in cluster.lists] == [None, "4-2", None, "4-2"]
+
+
+async def test_a_watch_that_does_not_end_when_it_should_is_ended(cluster, followed, monkeypatch):
+    """Else nothing would be listed again while it goes on, and what it does not tell would never be known."""
+    monkeypatch.setattr(kubernetes_api, "WATCH_S_MAX", 0.2)
+    cluster.bookmark_s = 0.01
+    cluster.put(written_slice("a", pod(1)))
+    async with followed() as following:
+        await following.until(lambda: len(cluster.lists) >= 2)
+        assert following.lists == [[A]]
 
 
 async def test_a_watch_that_ends_in_order_goes_on_from_the_last_bookmark(cluster, followed):
@@ -306,7 +312,11 @@ async def test_an_api_server_that_is_gone_is_found_again(cluster, followed):
         await cluster.__aexit__()
         await following.until(lambda: following.source.problem)
         assert following.source.problem.startswith("is not reached: ")
+        cluster.put(written_slice("a", pod(2)))
         assert following.lists == [[A]]
+        await cluster.__aenter__()
+        await following.lists_up_to(B)
+        await following.until(lambda: following.source.problem is None)
 
 
 async def test_the_time_that_an_api_server_asks_for_is_waited(cluster, followed):

@@ -9,6 +9,7 @@ import json
 import ssl
 from dataclasses import dataclass, field
 
+import yaml
 from aiohttp import web
 
 PATH = "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
@@ -54,15 +55,20 @@ class Watch:
 class KubernetesServer:
     """Use as an async context manager.
 
+    One that has stopped starts again at the same port, and knows what it knew.
+
     Slices are put with `put` and `remove`, as `endpoint_slices.written_slice` makes them.
     """
 
     def __init__(self, namespace="gpu", context: ssl.SSLContext | None = None):
         self.namespace = namespace
+        self.port = 0
         self.tokens = {TOKEN}
         self.forbidden = set()
         """Verbs that RBAC does not grant."""
         self.page_slices = 100
+        self.pages_lost = 0
+        """So many pages beyond the first are too old to be had, as after a compaction."""
         self.bookmark_s = 0.05
         self.watch_s_max = 60.0
         self.delay_s = 0.0
@@ -79,6 +85,7 @@ class KubernetesServer:
         self._version = 1
         self._oldest = 0
         self._objects = {}
+        self._listed = {}
         self._history = []
 
     async def __aenter__(self):
@@ -90,7 +97,7 @@ class KubernetesServer:
         # Not 0: that is for ever, to aiohttp.
         self._runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
-        self._site = web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=self._context)
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self._context)
         await self._site.start()
         self.port = self._runner.addresses[0][1]
         self.url = f"{'https' if self._context else 'http'}://127.0.0.1:{self.port}"
@@ -128,6 +135,7 @@ class KubernetesServer:
         self._version += 1
         self._oldest = self._version
         self._history.clear()
+        self._listed.clear()
 
     def drop(self):
         """Break every watch off, as a restart does."""
@@ -173,8 +181,11 @@ class KubernetesServer:
         version, start = self._version, 0
         if "continue" in query:
             version, start = map(int, query["continue"].split("-"))
-            if version < self._oldest:
+            if self.pages_lost or version < self._oldest:
+                self.pages_lost = max(0, self.pages_lost - 1)
                 return _status(410, "The provided continue parameter is too old")
+            found = self._listed[version]  # whatever has come or gone since the first page
+        self._listed[version] = found
         most = min(int(query.get("limit", 500)), self.page_slices)
         metadata = {"resourceVersion": str(version)}
         if len(found) > start + most:
@@ -221,7 +232,7 @@ class KubernetesServer:
                 await response.write(entry)
             elif entry is not None:
                 await self._event(response, query.get("labelSelector"), *entry)
-            elif query.get("allowWatchBookmarks") == "true":
+            elif query.get("allowWatchBookmarks") == "true" and watch.queue.empty():  # all before was told
                 metadata = {"resourceVersion": str(self._version)}
                 await self._write(response, "BOOKMARK", {"kind": "EndpointSlice", "metadata": metadata})
 
@@ -249,6 +260,20 @@ class KubernetesServer:
         if name != self.namespace:
             return _status(404, f'namespaces "{name}" not found')
         return web.json_response({"kind": "Namespace", "metadata": {"name": name}})
+
+
+def kubeconfig(directory, server, token=TOKEN, namespace="gpu"):
+    """A kubeconfig with one context."""
+    path = directory / "kubeconfig"
+    context = {"cluster": "c", "user": "u"} | ({"namespace": namespace} if namespace else {})
+    content = {
+        "current-context": "x",
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "users": [{"name": "u", "user": {"token": token}}],
+        "contexts": [{"name": "x", "context": context}],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
 
 
 async def _kinds(request):

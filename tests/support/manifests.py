@@ -79,6 +79,15 @@ def chart(values=None, name="dispatcher", namespace="default"):
     return [each for text in texts for each in yaml.safe_load_all(text) if each]
 
 
+def notes(values):
+    """What an installation says at its end."""
+    files = (
+        module("helm_python").Chart.load(str(CHART)).render(values, name="dispatcher", namespace="default")
+    )
+    (text,) = (text for path, text in files.items() if path.endswith("NOTES.txt"))
+    return text
+
+
 def by_name(objects: Iterable[dict]):
     """kind/name -> object. Each must be there once."""
     objects = list(objects)
@@ -98,6 +107,7 @@ def comparable(objects):
     for each in found:
         _plain(each)
         _plain_config(each)
+        _plain_account(each)
     return by_name(found)
 
 
@@ -127,6 +137,23 @@ def _plain_config(content):
         for name, text in content["data"].items():
             if name.endswith(".yaml"):
                 content["data"][name] = yaml.safe_load(text)
+
+
+def _plain_account(content):
+    """One account for all, which the overlay `job` has for itself: a release goes as a whole."""
+    match content["kind"]:
+        case "ServiceAccount" | "Role" | "RoleBinding" | "NetworkPolicy":
+            places = [content["metadata"], content.get("roleRef", {}), *content.get("subjects", ())]
+        case "Job":
+            spec = content["spec"]["template"]["spec"]
+            if "serviceAccountName" in spec:
+                spec["serviceAccountName"] = spec["serviceAccountName"].removesuffix("-job")
+            return
+        case _:
+            return
+    for place in places:
+        if "name" in place:
+            place["name"] = place["name"].removesuffix("-job")
 
 
 def pod_specs(objects):

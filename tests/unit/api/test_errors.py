@@ -30,3 +30,14 @@ async def test_a_failing_queue_is_a_503_and_an_outage_that_was_logged_is_not_log
         answer = await answer_errors(make_mocked_request("GET", "/v1/files"), handler)
     assert (answer.status, b"postgresql" in answer.body) == (503, False)
     assert len(logs) == logged
+
+
+async def test_what_could_not_be_decoded_is_not_in_the_log_of_the_failure():
+    async def handler(_request):
+        b"the patient has gout \xff".decode()
+
+    with capture_logs() as logs:
+        answer = await answer_errors(make_mocked_request("POST", "/v1/files"), handler)
+    assert answer.status == 500
+    assert logs[0]["error"].startswith("UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff")
+    assert "gout" not in logs[0]["error"]

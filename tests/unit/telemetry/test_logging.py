@@ -6,6 +6,7 @@ import logging
 import re
 
 import pytest
+from aiohttp.http_exceptions import BadStatusLine
 
 from dispatcher.telemetry.logging import configure_logging, get_logger
 
@@ -57,6 +58,39 @@ def test_a_text_with_line_ends_stays_on_one_line(stream, log_format):
     assert stream.getvalue().count("\n") == 1
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_does_not_have_is_a_text(stream, number):
+    configure_logging("json", "info", stream)
+    get_logger("pool").info("measured", rate=number, of=[number])
+    (line,) = logged(stream)
+    assert (line["rate"], line["of"]) == (str(number), [str(number)])
+
+
+@pytest.mark.parametrize("log", [get_logger("x"), logging.getLogger("aiohttp")], ids=["ours", "library"])
+@pytest.mark.parametrize(
+    "text", ["\x1b[2J\x1b]0;title\x07", "one\ntwo", "\x9b31m", "a\u2028b", "\u202etxt", "\x00"]
+)
+def test_a_terminal_obeys_nothing_that_is_logged(stream, log, text):
+    configure_logging("console", "info", stream)
+    log.warning(text)
+    get_logger("x").info("said", reason=text)
+    written = stream.getvalue()
+    assert written.count("\n") == 2
+    assert not set(text) & set(written) & set("\x00\x07\x1b\x9b\u2028\u202e")
+    assert text.encode("unicode_escape").decode() in written
+
+
+def test_a_traceback_keeps_its_lines_on_the_console_and_obeys_nothing_either(stream):
+    configure_logging("console", "info", stream)
+    try:
+        fail("\x1b[2J")
+    except ValueError:
+        get_logger("x").exception("failed")
+    assert '\n  File "' in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+    assert "ValueError: refused: \\x1b[2J" in stream.getvalue()
+
+
 def test_events_below_the_level_are_not_written(stream):
     configure_logging("json", "warning", stream)
     log = get_logger("pool")
@@ -83,6 +117,17 @@ def test_libraries_are_written_in_the_same_form_from_warning_on(stream, name):
     assert (line["event"], line["level"], line["logger"]) == ("this is odd", "warning", name)
 
 
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_what_is_no_http_is_not_quoted(stream, log_format):
+    """A client that counts wrong sends the rest of its prompt as the next request's head."""
+    configure_logging(log_format, "debug", stream)
+    error = BadStatusLine("the patient has gout")
+    logging.getLogger("aiohttp.server").error("Error handling request from %s", "10.0.0.7", exc_info=error)
+    assert "BadStatusLine" in stream.getvalue()
+    assert "10.0.0.7" in stream.getvalue()
+    assert "gout" not in stream.getvalue()
+
+
 def test_libraries_are_written_once_however_often_logging_is_set_up(stream):
     for _ in range(3):
         configure_logging("json", "error", stream)
@@ -91,8 +136,8 @@ def test_libraries_are_written_once_however_often_logging_is_set_up(stream):
     assert [line["event"] for line in logged(stream)] == ["loud"]
 
 
-def fail():
-    raise ValueError(f"refused: Bearer {SECRET}")
+def fail(told=f"Bearer {SECRET}"):
+    raise ValueError(f"refused: {told}")
 
 
 LEAKS = {
@@ -104,6 +149,7 @@ LEAKS = {
     "bearer": {"detail": f"sent Authorization: bearer {SECRET} to a"},
     "basic": {"detail": f"Basic {SECRET}=="},
     "a url": {"url": f"http://user:{SECRET}@host/path"},
+    "a url with an at sign in it": {"url": f"postgresql://user:p@{SECRET}@host/path?a=b@c"},
     "an exception": {"error": ValueError(f"Bearer {SECRET}")},
     "in a list": {"details": ["ok", f"Bearer {SECRET}"]},
     "bytes": {"body": f"Bearer {SECRET}".encode()},

@@ -6,18 +6,19 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Of its Role in a namespace: elsewhere another release of the same name may have one, too. */}}
+{{- define "dispatcher.role" -}}
+{{- $name := include "dispatcher.name" .root -}}
+{{- if .namespace -}}{{- $name = printf "%s-%s" .root.Release.Namespace $name | trunc 63 | trimSuffix "-" -}}{{- end -}}
+{{- $name -}}
+{{- end -}}
+
 {{- define "dispatcher.account" -}}
 {{- .Values.serviceAccount.name | default (include "dispatcher.name" .) -}}
 {{- end -}}
 
 {{- define "dispatcher.image" -}}
 {{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
-{{- end -}}
-
-{{/* In place of the image's own settings, which would win over the file. */}}
-{{- define "dispatcher.environment" -}}
-- {name: DISPATCHER_API__HOST, value: ""}
-- {name: TMPDIR, value: /tmp}
 {{- end -}}
 
 {{- define "dispatcher.selector" -}}
@@ -41,15 +42,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $drain := 300 -}}
 {{- with .dispatch -}}{{- $drain = .drain_s | default 300 -}}{{- end -}}
 {{- $drain | ceil | int | add 60 -}}
-{{- end -}}
-
-{{- define "dispatcher.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
 {{- define "dispatcher.containerSecurity" -}}
@@ -76,11 +68,34 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
+{{/* In place of the image's own settings, which would win over the file. */}}
+{{- define "dispatcher.environment" -}}
+- {name: DISPATCHER_API__HOST, value: ""}
+- {name: TMPDIR, value: /tmp}
+{{- end -}}
+
+{{/* Of two of a name the last one counts: the user's. */}}
 {{- define "dispatcher.serverKey" -}}
 {{ include "dispatcher.environment" . }}
 - name: DISPATCHER_API_KEY
   valueFrom: {secretKeyRef: {name: {{ .Values.secret }}, key: server-api-key, optional: true}}
 {{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* What every pod has: room for temporary files, and what the user mounts, such as certificates. */}}
+{{- define "dispatcher.mounts" -}}
+- {name: tmp, mountPath: /tmp}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "dispatcher.volumes" -}}
+- name: tmp
+  emptyDir: {}
+{{- with .Values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
