@@ -206,8 +206,8 @@ class Columnar:
         return batch.select(self._columns.names)
 
     def _flush(self) -> None:
-        self._sink.write(pa.Table.from_batches(self._pending).combine_chunks())
-        self._pending = []
+        group, self._pending = pa.Table.from_batches(self._pending), []
+        self._sink.write(group)
         self._rows = self._bytes = 0
 
 

@@ -11,9 +11,10 @@ import time
 import tomllib
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
-from engine import BASE, IMAGE, ROOT
+from engine import BASE, IMAGE, ROOT, TABLES_IMAGE
 from loopback import served
 from packaging.requirements import Requirement
 
@@ -182,6 +183,21 @@ def test_run_answers_a_file_in_a_mounted_folder(engine, fleet):
     command = ["run", "/work/requests.jsonl", "-o", "/out/out.jsonl", "--server", "http://vllm:8000"]
     engine.docker("run", "--rm", "--network", "fleet", *LOCKED_DOWN, *mounts, IMAGE, *command)
     assert len((out / "out.jsonl").read_text().splitlines()) == ROWS
+
+
+def test_annotate_writes_a_table_with_the_image_that_has_pyarrow(engine, fleet):
+    out = fleet / "annotate"
+    out.mkdir()
+    out.chmod(0o777)
+    (fleet / "reviews.csv").write_text("text\ngood\nbad\n")
+    (fleet / "prompt.md").write_text("Is this good? {{ text }}")
+    mounts = ["--volume", f"{fleet}:/work:ro", "--volume", f"{out}:/out"]
+    asked = ["--prompt", "/work/prompt.md", "--labels", "yes,no", "--server", "http://vllm:8000"]
+    command = ["annotate", "/work/reviews.csv", "-o", "/out/labelled.parquet", *asked]
+    engine.docker("run", "--rm", "--network", "fleet", *LOCKED_DOWN, *mounts, TABLES_IMAGE, *command)
+    table = pq.read_table(out / "labelled.parquet").to_pylist()
+    assert [row["text"] for row in table] == ["good", "bad"]
+    assert {row["answer"] for row in table} <= {"yes", "no"}
 
 
 def test_a_stop_drains_and_ends_with_0(engine, fleet):

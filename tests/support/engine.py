@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 BASE = "python:3.12-slim"
 IMAGE = "dispatcher:test"
+TABLES_IMAGE = "dispatcher-tables:test"
+"""With pyarrow, for `annotate`."""
 STARTS_S = 30.0
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 OF_BASE = (
@@ -152,8 +154,9 @@ def _client():
 
 
 def _build(engine):
-    build = ["build", "--network", "host", "--tag", IMAGE, "--build-arg", "REVISION=test", ROOT]
-    engine.docker(*build, timeout_s=600)
+    build = ["build", "--network", "host", "--build-arg", "REVISION=test", ROOT]
+    engine.docker(*build, "--tag", IMAGE, timeout_s=600)
+    engine.docker(*build, "--tag", TABLES_IMAGE, "--build-arg", "LOCK=requirements-tables.txt", timeout_s=600)
 
 
 def _provide_base(engine):
