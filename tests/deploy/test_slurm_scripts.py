@@ -266,3 +266,16 @@ def test_a_service_that_does_not_start_submits_nothing(batch):
     assert job.status() == 2
     assert "the service did not start" in job.read("log")
     assert "submit" not in job.read("dispatcher.called")
+
+
+def test_a_service_that_ends_by_itself_goes_back_into_the_queue_and_keeps_its_servers(batch):
+    job = batch("serve.sbatch", **SERVING).running("watch", servers=0).end("serve", 137)
+    assert job.status() == 3
+    assert (job.read("requeued"), job.read("cancelled")) == ("requeue 7\n", "")
+    assert "the service has ended by itself" in job.read("log")
+
+
+def test_a_service_that_ends_by_itself_again_and_again_is_given_up(batch):
+    job = batch("serve.sbatch", SLURM_RESTART_COUNT="5", **SERVING).running("watch", servers=0)
+    assert job.end("watch", 2).end("fetch", 2).end("serve", 137).status() == 2
+    assert (job.read("requeued"), job.read("cancelled")) == ("", "99\n")
