@@ -1,19 +1,16 @@
 """Servers found by DNS: a real name server, real HTTP, and a job that goes on while records come and go."""
 
-import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
 from jobs import rows, sends
 from name_server import NameServer
-from running import Running
+from running import started
 from structlog.testing import capture_logs
 
 from dispatcher import Dispatcher
 from dispatcher.app import sources
 from dispatcher.app.fleet import open_fleet, open_metrics
-from dispatcher.app.requests_file import RequestsFile
-from dispatcher.app.run import JobRun
 from dispatcher.config import load_config
 from dispatcher.discovery.resolver import SystemResolver
 from dispatcher.testing.engine import EngineSettings
@@ -64,13 +61,9 @@ async def running(job, names, *listed, **settings):
         open_metrics(config) as metrics,
         SystemResolver(names.getaddrinfo, names.resolver) as resolver,
         open_fleet(config, metrics, resolver=resolver) as fleet,
+        started(job, config, fleet) as run,
     ):
-        started = Running(JobRun(config, RequestsFile(config, str(job.input)), fleet=fleet), job)
-        try:
-            yield started
-        finally:
-            started.task.cancel()
-            await asyncio.wait([started.task])
+        yield run
 
 
 def addresses(*servers):

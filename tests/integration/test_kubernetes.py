@@ -13,14 +13,12 @@ from gateway import certificate
 from jobs import rows, sends
 from kubernetes_server import TOKEN, KubernetesServer, kubeconfig
 from prometheus_client import CollectorRegistry
-from running import WITHIN_S, Running
+from running import WITHIN_S, started
 from structlog.testing import capture_logs
 
 from dispatcher.app import sources
 from dispatcher.app.clock import SystemClock
 from dispatcher.app.fleet import open_fleet
-from dispatcher.app.requests_file import RequestsFile
-from dispatcher.app.run import JobRun
 from dispatcher.config import KubernetesEntry, load_config
 from dispatcher.discovery import kubernetes_api
 from dispatcher.discovery.kubernetes import EndpointSlices, KubernetesError
@@ -432,13 +430,8 @@ async def running(job, registry, **discovery):
     config = load_config(
         None, {"pool": QUICK, "run": {"output": str(job.output)}, "discovery": {"kubernetes": discovery}}, {}
     )
-    async with open_fleet(config, Metrics(registry)) as fleet:
-        started = Running(JobRun(config, RequestsFile(config, str(job.input)), fleet=fleet), job)
-        try:
-            yield started
-        finally:
-            started.task.cancel()
-            await asyncio.wait([started.task])
+    async with open_fleet(config, Metrics(registry)) as fleet, started(job, config, fleet) as run:
+        yield run
 
 
 def slice_at(server: FakeServer, name, **conditions):

@@ -1,6 +1,10 @@
 """A job in this process, looked at while it runs."""
 
 import asyncio
+from contextlib import asynccontextmanager
+
+from dispatcher.app.requests_file import RequestsFile
+from dispatcher.app.run import JobRun
 
 WITHIN_S = 30.0
 
@@ -33,3 +37,14 @@ class Running:
         assert summary.exit_code == 0
         assert self.job.ids == [f"row-{number:05}" for number in range(count)]
         return summary
+
+
+@asynccontextmanager
+async def started(job, config, fleet):
+    """The job on this fleet, running; it is ended with the block."""
+    running = Running(JobRun(config, RequestsFile(config, str(job.input)), fleet=fleet), job)
+    try:
+        yield running
+    finally:
+        running.task.cancel()
+        await asyncio.wait([running.task])
