@@ -126,8 +126,19 @@ class SystemResolver:
         return answer
 
     async def _resolve(self, name: str, *, tcp: bool) -> dns.resolver.Answer:
+        """Ask, in a task of its own: where a packet comes just then, dnspython swallows a cancellation.
+
+        It waits with `asyncio.wait_for`, which does so before Python 3.12 (python/cpython#86296).
+        """
         resolver = self._open_resolver()
-        return await resolver.resolve(name, "SRV", tcp=tcp, search=True, lifetime=LOOKUP_S / 2)
+        asking = asyncio.ensure_future(
+            resolver.resolve(name, "SRV", tcp=tcp, search=True, lifetime=LOOKUP_S / 2)
+        )
+        try:
+            await asyncio.wait([asking])
+        finally:
+            asking.cancel()
+        return asking.result()
 
 
 def _reason(error: Exception) -> str:

@@ -95,7 +95,8 @@ class Sharing:
     async def _follow(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await self._news.wait()
             self._news.clear()
             try:
                 await self._look()

@@ -69,7 +69,8 @@ class _Listener:
             self._heard(None)
             while not broken.is_set():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(broken.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await broken.wait()
                     continue
                 await connection.fetchval("SELECT 1")
         except FAILURES as error:

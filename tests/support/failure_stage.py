@@ -5,7 +5,7 @@ import contextlib
 import json
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from dispatcher.app.requests_file import RequestsFile
@@ -160,11 +160,21 @@ class Stage:
         if weather is not None:
             helpers.append(asyncio.create_task(weather(job)))
         try:
-            async with asyncio.timeout(WITHIN_S):
-                summary = await job.execute()
+            summary = await self._bounded(job)
         finally:
             await self._end(helpers)
         return self._checked(summary)
+
+    async def _bounded(self, job: JobRun) -> Summary:
+        """The job's end; where it hangs, the error tells how the job stood, since nobody can ask it later."""
+        running = asyncio.create_task(job.execute())
+        done, _pending = await asyncio.wait({running}, timeout=WITHIN_S)
+        if not done:
+            stands = "\n".join(f"{name}: {value}" for name, value in _fields(job.snapshot()))
+            running.cancel()
+            await asyncio.wait({running})
+            raise AssertionError(f"the job hangs after {WITHIN_S:g} s; it stands so:\n{stands}")
+        return running.result()
 
     async def _end(self, helpers) -> None:
         for helper in helpers:
@@ -189,6 +199,10 @@ class Stage:
         report = verify(self.input, self.output, errors, work_dir=self.directory)
         assert report.ok, report.problems
         return Result(summary, _lines(self.output), _lines(self.errors), list(self.seen))
+
+
+def _fields(snapshot) -> list[tuple[str, object]]:
+    return [(each.name, getattr(snapshot, each.name)) for each in fields(snapshot)]
 
 
 def _lines(path: Path) -> dict[str, dict]:

@@ -212,3 +212,18 @@ def test_closing_leaves_no_task_behind():
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     run_virtually(story())
+
+
+async def test_a_cancelled_lookup_ends_also_where_its_answer_comes_just_then(names, resolver):
+    names.set(SRV, "SRV", "0 0 8000 a.vllm.test.")
+
+    async def follow():
+        while True:
+            await resolver.services(SRV)
+
+    for look in range(40):
+        following = asyncio.create_task(follow())
+        await asyncio.sleep(look * 0.0004)
+        following.cancel()
+        ended, _ = await asyncio.wait([following], timeout=5)
+        assert ended, "the cancellation was lost"
