@@ -114,7 +114,7 @@ class Service:
         await asyncio.to_thread(ensure_writable, places.root)
         stack.enter_context(StateLock(places.root))
         registry = process_registry()
-        fleet, members = await self._fleet(stack, places, Metrics(registry))
+        fleet, members = await self._fleet(stack, places, Metrics(registry, role="service"))
         name = NodeId(f"{socket.gethostname()}-{secrets.token_hex(4)}")
         queue = await stack.enter_async_context(
             open_service_queue(self.config, places.queue, fleet.clock, name, self._figures, self._displaced)

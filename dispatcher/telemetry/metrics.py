@@ -8,6 +8,7 @@ import collections
 import importlib.metadata
 import platform
 from collections.abc import Callable, Collection, Mapping
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -24,9 +25,12 @@ SUCCESS = "success"
 
 
 class Metrics:
-    """All metrics of one dispatcher, in one registry. No method waits."""
+    """All metrics of one dispatcher, in one registry. No method waits.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    `role` says what it is: a `service`, whose silence is always worth an alert, or a `run`, which ends.
+    """
+
+    def __init__(self, registry: CollectorRegistry, *, role: Literal["service", "run"] = "run") -> None:
         self._server_families = ServerFamilies(registry)
         self._fleet = FleetFamilies(registry)
         self._servers: dict[str, _ServerSeries] = {}
@@ -37,8 +41,8 @@ class Metrics:
         }
         for result in HEDGE_RESULTS:
             self._fleet.hedges.labels(result)
-        build = {"version": importlib.metadata.version("dispatcher"), "python": platform.python_version()}
-        self._fleet.build_info.labels(**build).set(1)
+        version = importlib.metadata.version("dispatcher")
+        self._fleet.build_info.labels(version, platform.python_version(), role).set(1)
 
     def server_state(self, server: str, state: str) -> None:
         """The server is in this state from now on, and in no other."""

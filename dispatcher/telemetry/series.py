@@ -86,4 +86,6 @@ class FleetFamilies:
         self.waiting_for_servers = gauge(
             "waiting_for_servers", "1 while there is work and no usable server, otherwise 0."
         )
-        self.build_info = gauge("build_info", "Always 1; the labels say what runs.", ["version", "python"])
+        self.build_info = gauge(
+            "build_info", "Always 1; the labels say what runs.", ["version", "python", "role"]
+        )

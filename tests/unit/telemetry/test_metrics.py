@@ -104,7 +104,7 @@ def test_every_documented_series_is_exported(registry, metrics):
         "dispatcher_journal_sync_seconds": set(),
         "dispatcher_event_loop_lag_seconds": set(),
         "dispatcher_waiting_for_servers": set(),
-        "dispatcher_build_info": {"version", "python"},
+        "dispatcher_build_info": {"version", "python", "role"},
     }
 
 
