@@ -1,5 +1,7 @@
 """Every error a user can meet. Each message says what is wrong, where, and what to do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -127,6 +129,20 @@ class StoppedError(DispatcherError):
 
 class IllegalTransitionError(AssertionError):
     """A server was asked to make a move that its state machine does not have: a defect of ours."""
+
+
+@contextmanager
+def ungrouped() -> Iterator[None]:
+    """Raise what ended the tasks within as it is, where it is ours; anything else stays a group.
+
+    `except*` does the same from Python 3.11.4 on; before, it raises a group from a handler, too.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if group.split(DispatcherError)[1] is not None:
+            raise
+        raise first_of(group) from group
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

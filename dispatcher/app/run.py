@@ -19,13 +19,7 @@ from dispatcher.app.work import Found, Work
 from dispatcher.app.workers.opening import several_processes
 from dispatcher.app.workers.settings import worker_count
 from dispatcher.config import Config
-from dispatcher.errors import (
-    DispatcherError,
-    QueueError,
-    StoppedError,
-    StorageError,
-    first_of,
-)
+from dispatcher.errors import QueueError, StoppedError, StorageError, ungrouped
 from dispatcher.model import Job, Tally
 from dispatcher.queue.records import JobStatus
 from dispatcher.queue.sql import SqlQueue
@@ -94,14 +88,12 @@ class JobRun:
         self._work.check()
         if (found := await asyncio.to_thread(self._work.found)) is not None:
             return self._found_before(found)
-        try:
+        with ungrouped():
             async with AsyncExitStack() as stack:
                 workplace = await stack.enter_async_context(self._open_workplace())
                 self.phase = Phase.READING
                 opening = open_job(self.config, self._work, self._clock, self._check_stopped, self._workers)
                 summary = await self._run(await stack.enter_async_context(opening), workplace)
-        except* DispatcherError as group:
-            raise first_of(group) from group
         if summary.finished and summary.exit_code == 0 and not self.config.run.keep_state:
             await asyncio.to_thread(remove_state, self.files.state)
         return summary

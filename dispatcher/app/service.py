@@ -23,7 +23,7 @@ from dispatcher.app.queues import identity_of, open_service_queue, shares_jobs
 from dispatcher.app.storing import Storing, open_storing
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import ConfigError, DispatcherError, first_of
+from dispatcher.errors import ConfigError, ungrouped
 from dispatcher.jobs.company import Oneself
 from dispatcher.jobs.elsewhere import figures_of
 from dispatcher.jobs.housekeeping import Housekeeping
@@ -71,11 +71,9 @@ class Service:
         Raises DispatcherError: ConfigError for an address that cannot be bound, StateError for a directory
         that another process has locked, StorageError for one that cannot be used.
         """
-        try:
+        with ungrouped():
             async with AsyncExitStack() as stack:
                 await self._serve(stack)
-        except* DispatcherError as group:
-            raise first_of(group) from group
 
     def request_stop(self) -> None:
         """First: take no more work and wait for what is in flight. Second: end at once."""

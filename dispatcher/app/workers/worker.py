@@ -32,7 +32,7 @@ from dispatcher.app.workers.messages import (
 from dispatcher.app.workers.settings import unpacked
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
-from dispatcher.errors import DispatcherError, StateError, first_of
+from dispatcher.errors import DispatcherError, StateError, ungrouped
 from dispatcher.ingest.payloads import FilePayloads
 from dispatcher.model import NodeId, ServerId, Tally
 from dispatcher.pool.limits import Portion
@@ -78,23 +78,26 @@ class Worker:
         """Do it all; how it ended is the last message."""
         last: Ended | Failed
         try:
-            async with asyncio.TaskGroup() as tasks:
-                others = [
-                    tasks.create_task(self._obey(), name="obey"),
-                    tasks.create_task(self._report(), name="report"),
-                    tasks.create_task(self._tell_suspects(), name="suspects"),
-                ]
-                await self._work()
-                for task in others:
-                    task.cancel()
+            with ungrouped():
+                await self._work_and_report()
             last = Ended(nothing_left=not self._stopped)
-        except* DispatcherError as group:
-            error = first_of(group)
+        except DispatcherError as error:
             last = Failed(type(error).__name__, str(error))
         self._channel.tell(Report(self._snapshot()))
         self._channel.tell(TellSeries(series_of(self._registry)))
         self._channel.tell(last)
         await self._channel.flushed()
+
+    async def _work_and_report(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            others = [
+                tasks.create_task(self._obey(), name="obey"),
+                tasks.create_task(self._report(), name="report"),
+                tasks.create_task(self._tell_suspects(), name="suspects"),
+            ]
+            await self._work()
+            for task in others:
+                task.cancel()
 
     async def _work(self) -> None:
         requests = await asyncio.to_thread(_requests_of, self._order, self._config)
