@@ -44,7 +44,7 @@ async def test_the_end_wakes_a_waiting_consumer(recorder):
     consumer = asyncio.create_task(anext(recorder.outcomes(), None))
     await asyncio.sleep(0)
     recorder.end()
-    assert await asyncio.wait_for(consumer, 1) is None
+    assert await asyncio.wait_for(consumer, 20) is None
 
 
 async def test_an_outcome_is_recorded_when_it_is_taken_and_not_before(recorder, lease, samples):
@@ -77,7 +77,7 @@ async def test_closing_waits_for_the_consumer(recorder, lease, samples):
     await asyncio.sleep(0.005)
     assert not closing.done()
     await anext(recorder.outcomes())
-    await asyncio.wait_for(closing, 1)
+    await asyncio.wait_for(closing, 20)
 
 
 async def test_nothing_waits_for_a_consumer_that_has_left(recorder, lease, samples):
@@ -87,7 +87,7 @@ async def test_nothing_waits_for_a_consumer_that_has_left(recorder, lease, sampl
     await asyncio.sleep(0)
     recorder.abandon()
     recorder.append(lease, samples.success(3))
-    await asyncio.wait_for(closing, 1)
+    await asyncio.wait_for(closing, 20)
     assert recorder.obstacle is None
     recorder.end()
     assert [outcome async for outcome in recorder.outcomes()] == []

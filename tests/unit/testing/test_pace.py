@@ -27,7 +27,7 @@ async def post(client, server, tokens, row=0):
 
 
 async def until(condition):
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - the state of a server has no event
             await asyncio.sleep(0.002)
 

@@ -91,7 +91,7 @@ async def test_a_sink_that_fails_ends_the_request_at_the_server(wire, transport)
     server = await wire.serve(streaming(wire, b"data: 1\n\n", b"data: 2\n\n", end=b"", closed=closed))
     with pytest.raises(ClientLeftError):
         await transport.send(server, ASKED, "ours", 5.0, Sink(chunks_max=1))
-    await asyncio.wait_for(closed.wait(), 2)
+    await asyncio.wait_for(closed.wait(), 20)
 
 
 def tail(*chunks):

@@ -201,7 +201,7 @@ async def test_an_answer_over_the_limit_is_not_read_to_its_end(wire, announced):
 
     async with AiohttpTransport(answer_bytes_max=10_000) as transport:
         assert await kind_of(transport, await wire.serve(handler)) is BreakKind.PROTOCOL
-        await asyncio.wait_for(closed.wait(), 2)
+        await asyncio.wait_for(closed.wait(), 20)
 
 
 async def test_answers_that_are_too_much_together_are_a_local_fault_and_leave_nothing_behind(wire):
