@@ -98,10 +98,9 @@ class Sending:
                 attempt.item.lease.job.request_timeout_s,
             )
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if attempt.given_up is None or task is None or task.uncancel() > 0:
+            if (closed := _closed(attempt)) is None:
                 raise
-            return attempt.given_up
+            return closed
         finally:
             self._desk.release(attempt)
 
@@ -111,6 +110,18 @@ class Sending:
 
     async def _health(self, attempt: Attempt, ending: Ending) -> bool | None:
         """What `/health` says, asked only where a 503 leaves doubt."""
-        if type(ending) is Answer and ending.status == SERVICE_UNAVAILABLE:
+        if type(ending) is not Answer or ending.status != SERVICE_UNAVAILABLE:
+            return None
+        try:
             return await self._healthy(attempt.server)
-        return None
+        except asyncio.CancelledError:
+            if _closed(attempt) is None:
+                raise
+            return None
+
+
+def _closed(attempt: Attempt) -> Break | None:
+    """How the attempt is to end, where `close` and nothing else has cancelled its task: that is over then."""
+    task = asyncio.current_task()
+    ours = attempt.given_up is not None and task is not None and task.uncancel() == 0
+    return attempt.given_up if ours else None

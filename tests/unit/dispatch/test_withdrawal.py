@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dispatcher.model import Job, JobId, Shard
+from dispatcher.model import Answer, Job, JobId, Shard
 
 OTHER = JobId("other")
 
@@ -105,6 +105,30 @@ async def test_a_job_that_is_stopped_harms_no_server_and_no_other_job(bench):
         await asyncio.sleep(30.0)
         assert {index for index in b.recorder.outcomes if index >= 1000} == set(range(1000, 1050))
         assert all(server.record.failed == 0 for server in b.pool.servers.values())
+        await end(b, task)
+
+
+async def test_a_job_that_is_stopped_while_health_is_asked_stops_no_other_job(bench):
+    async with bench(rows=4, servers=("a",)) as b:
+        b.server("a").ending = Answer(503, b"")
+        probe = b.network.probe
+
+        async def slow(server):
+            await asyncio.sleep(1000.0)
+            return await probe(server)
+
+        task = await running(b, 0.5)
+        b.monitor._prober.probe = slow
+        await asyncio.sleep(1.2)
+        assert b.node._sending.of_job(JobId("job")), "a row's 503 waits for what /health says"
+        b.queue.paused = {JobId("job")}
+        b.node.withdraw(JobId("job"), at_once=True)
+        await asyncio.sleep(1.0)
+        assert not b.node.holds(JobId("job"))
+        b.monitor._prober.probe, b.server("a").ending = probe, Answer(200, b"{}")
+        add_job(b, OTHER, 1000, 50)
+        await asyncio.sleep(60.0)
+        assert {index for index in b.recorder.outcomes if index >= 1000} == set(range(1000, 1050))
         await end(b, task)
 
 
