@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,8 @@ from dispatcher.vllm.verdicts import judge
 
 DESCRIPTORS_RESERVED = 768
 """Descriptors kept for journals, the database, probes and the standard streams; the rest may be requests."""
+AGAIN_S = 1.0
+"""When a task that has not ended is cancelled again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,19 @@ async def open_fleet(
             yield Fleet(config, pool, monitor, membership, transport, clock, metrics, tracer)
         finally:
             monitor.stop()
-            for keeper in keepers:
-                keeper.cancel()
+            await _end(keepers)
+
+
+async def _end(tasks: Collection["asyncio.Task[None]"]) -> None:
+    """Cancel them until they have ended: what a source's library waits with may swallow a cancellation.
+
+    (aiohappyeyeballs does, where it comes just as a slower connection is given up.)
+    """
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=AGAIN_S)
 
 
 def _is_faulty(source: Watched) -> bool:

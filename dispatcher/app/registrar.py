@@ -69,9 +69,11 @@ class Registrar:
         self._registered = False
         self._log = structlog.get_logger("dispatcher.register")
 
-    def request_stop(self) -> None:
-        """Deregister and end."""
+    def request_stop(self) -> bool:
+        """Deregister and end. False from the second time on: the service need not be there."""
+        first = not self._stopping.is_set()
         self._stopping.set()
+        return first
 
     async def run(self) -> None:
         """Keep the server registered until stopped. Raises ConfigError where the service never will."""

@@ -26,6 +26,8 @@ from dispatcher.queue.sql import SqlQueue
 from dispatcher.telemetry.metrics import Metrics
 
 DEPTH_EVERY_S = 5.0
+STOPS_ENOUGH = 2
+"""Who asks once more has seen that the end does not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +109,8 @@ class JobRun:
     def request_stop(self) -> bool:
         """First call: send nothing more and wait for what is in flight. Second call: end at once.
 
-        False where the run will not end soon of itself: a thread is reading or writing a whole file. The
-        process may be ended then, as it may be killed at any time.
+        False where the run will not end soon of itself: a thread is reading or writing a whole file, or two
+        calls were not enough. The process may be ended then, as it may be killed at any time.
         """
         self._stops += 1
         if self._stops == 1:
@@ -120,7 +122,7 @@ class JobRun:
             self._hands.request_drain()
         else:
             self._hands.stop()
-        return True
+        return self._stops <= STOPS_ENOUGH
 
     def snapshot(self) -> Snapshot:
         """The run at this moment."""

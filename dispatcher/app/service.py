@@ -20,6 +20,7 @@ from dispatcher.app.fleet import Fleet, open_fleet
 from dispatcher.app.joint_members import JointMembers, choose_members
 from dispatcher.app.members import Members, open_lookup
 from dispatcher.app.queues import identity_of, open_service_queue, shares_jobs
+from dispatcher.app.run import STOPS_ENOUGH
 from dispatcher.app.storing import Storing, open_storing
 from dispatcher.config import Config
 from dispatcher.dispatch.node import Node
@@ -75,14 +76,18 @@ class Service:
             async with AsyncExitStack() as stack:
                 await self._serve(stack)
 
-    def request_stop(self) -> None:
-        """First: take no more work and wait for what is in flight. Second: end at once."""
+    def request_stop(self) -> bool:
+        """First: take no more work and wait for what is in flight. Second: end at once.
+
+        From the third on False: who asks so often has seen that the end does not come.
+        """
         self._stops += 1
         self._stopping.set()
         if self._stops > 1:
             for part in (self._node, self._relay):
                 if part is not None:
                     part.stop()
+        return self._stops <= STOPS_ENOUGH
 
     async def _serve(self, stack: AsyncExitStack) -> None:
         context = await self._open(stack)

@@ -4,25 +4,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-import uvloop
-
 from dispatcher.app.demo import DIES_AT, ROWS, SERVERS, open_demo
 from dispatcher.cli import summary
-from dispatcher.cli.exits import Exit, exit_for, tell
+from dispatcher.cli.exits import Exit
 from dispatcher.cli.figures import count
 from dispatcher.cli.job import show
+from dispatcher.cli.process import run_command
 from dispatcher.cli.verify import verdict
-from dispatcher.errors import DispatcherError
 from dispatcher.results.verify import verify
 
 
 def demonstrate(directory: Path) -> Exit:
     """Run the demo with its files in this directory, and give the exit status."""
-    try:
-        return uvloop.run(_demo(directory))
-    except DispatcherError as error:
-        tell(error)
-        return exit_for(error)
+    return run_command(lambda: _demo(directory))
 
 
 async def _demo(directory: Path) -> Exit:

@@ -1,19 +1,15 @@
 """The service as a process: its signals and its log."""
 
-import asyncio
 import os
-import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from dispatcher.app.service import Service
-from dispatcher.cli.exits import Exit, exit_for, tell
+from dispatcher.cli.exits import Exit
+from dispatcher.cli.process import run_command, stopped_by_signals
 from dispatcher.config import Config, load_config
-from dispatcher.errors import DispatcherError
 from dispatcher.garbage import spare_loaded
 from dispatcher.telemetry.logging import configure_logging
 
@@ -21,18 +17,12 @@ from dispatcher.telemetry.logging import configure_logging
 def run_service(config_path: Path | None, overrides: Mapping[str, Any]) -> Exit:
     """Serve with these settings until a signal; 0 after an orderly end."""
     spare_loaded()
-    try:
-        config = load_config(config_path, overrides, os.environ)
-        uvloop.run(_run(config))
-    except DispatcherError as error:
-        tell(error)
-        return exit_for(error)
-    return Exit.DONE
+    return run_command(lambda: _run(load_config(config_path, overrides, os.environ)))
 
 
-async def _run(config: Config) -> None:
+async def _run(config: Config) -> Exit:
     configure_logging(config.telemetry.log_format, config.telemetry.log_level, sys.stderr)
-    service, loop = Service(config), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, service.request_stop)
-    await service.run()
+    service = Service(config)
+    with stopped_by_signals(service.request_stop):
+        await service.run()
+    return Exit.DONE

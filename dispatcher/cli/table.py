@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import uvloop
-
 from dispatcher.app.extras import require_tables
 from dispatcher.cli import summary
 from dispatcher.cli.exits import Exit, exit_for, tell
 from dispatcher.cli.figures import count
 from dispatcher.cli.job import show
+from dispatcher.cli.process import run_command
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError
 from dispatcher.garbage import spare_loaded
@@ -31,31 +30,18 @@ SHOWN_MAX = 2000
 def annotate_table(config_path: Path | None, overrides: Mapping[str, Any], input_name: str) -> Exit:
     """Annotate a table with these settings, or say what is wrong, and give the exit status."""
     spare_loaded()
-    try:
-        config = load_config(config_path, overrides, os.environ)
-        require_tables()
-        return uvloop.run(_annotate(config, input_name))
-    except DispatcherError as error:
-        tell(error)
-        return exit_for(error)
+    return run_command(lambda: _annotate(_config_of(config_path, overrides), input_name))
 
 
 def preview_table(config_path: Path | None, overrides: Mapping[str, Any], input_name: str, rows: int) -> Exit:
     """Print what is asked about the first rows and, with servers, what is answered. Writes no file."""
-    try:
-        config = load_config(config_path, overrides, os.environ)
-        require_tables()
-        return uvloop.run(_preview(config, input_name, rows))
-    except DispatcherError as error:
-        tell(error)
-        return exit_for(error)
+    return run_command(lambda: _preview(_config_of(config_path, overrides), input_name, rows))
 
 
 def verify_table(config_path: Path | None, overrides: Mapping[str, Any], input_name: str) -> Exit:
     """Compare a finished table with its input and print what is found."""
     try:
-        config = load_config(config_path, overrides, os.environ)
-        require_tables()
+        config = _config_of(config_path, overrides)
         from dispatcher.app.table import Table  # noqa: PLC0415  # it needs an extra
 
         proof = Table(config, input_name).prove()
@@ -64,6 +50,12 @@ def verify_table(config_path: Path | None, overrides: Mapping[str, Any], input_n
         return exit_for(error)
     sys.stdout.write("".join(f"{line}\n" for line in _verdict(proof)))
     return Exit.DONE if proof.ok else Exit.FAILED_ROWS
+
+
+def _config_of(config_path: Path | None, overrides: Mapping[str, Any]) -> Config:
+    config = load_config(config_path, overrides, os.environ)
+    require_tables()
+    return config
 
 
 def _verdict(proof: "Proof") -> Iterator[str]:
