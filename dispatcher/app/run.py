@@ -9,6 +9,7 @@ from typing import TypeVar
 import structlog
 
 from dispatcher.app.clock import SystemClock
+from dispatcher.app.errand import Errand
 from dispatcher.app.files import JobFiles
 from dispatcher.app.fleet import Fleet
 from dispatcher.app.hands import Hands, Workplace, one_process
@@ -20,7 +21,7 @@ from dispatcher.app.workers.opening import several_processes
 from dispatcher.app.workers.settings import worker_count
 from dispatcher.config import Config
 from dispatcher.errors import QueueError, StoppedError, StorageError, ungrouped
-from dispatcher.model import Job, Tally
+from dispatcher.model import Job, Shard, Tally
 from dispatcher.queue.records import JobStatus
 from dispatcher.queue.sql import SqlQueue
 from dispatcher.telemetry.metrics import Metrics
@@ -176,8 +177,15 @@ class JobRun:
     async def _write(self, opened: OpenJob) -> None:
         self.phase = Phase.WRITING
         job = opened.record.job
-        shards = _from_thread(opened.queue.shards(job.id), asyncio.get_running_loop())
-        await asyncio.to_thread(self._work.write, job, (record.shard for record in shards), opened.prepared)
+        records = _from_thread(opened.queue.shards(job.id), asyncio.get_running_loop())
+        writing = Errand()
+
+        def shards() -> Iterator[Shard]:
+            for record in records:
+                writing.check()
+                yield record.shard
+
+        await writing.do(lambda: self._work.write(job, shards(), opened.prepared))
         await opened.queue.finish_job(job.id)
         self.phase = Phase.FINISHED
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from dispatcher.app.errand import Errand
 from dispatcher.app.files import answers_mark
 from dispatcher.app.work import Prepared, Work
 from dispatcher.config import Config
@@ -128,7 +129,12 @@ class _Preparation:
         self._files = work.files
         self._queue = queue
         self._lock = lock
-        self._check_stopped = check_stopped
+        self._is_stopped = check_stopped
+        self._errand = Errand()
+
+    def _check_stopped(self) -> None:
+        self._is_stopped()
+        self._errand.check()
 
     async def opened(self) -> OpenJob:
         """The earlier run's job, or a new one."""
@@ -204,7 +210,7 @@ class _Preparation:
         return answers_mark(sha256, self._work.settings)
 
     async def _prepared(self, earlier: Mapping[str, Any] | None) -> Prepared:
-        return await asyncio.to_thread(self._work.prepare, earlier, self._check_stopped)
+        return await self._errand.do(lambda: self._work.prepare(earlier, self._check_stopped))
 
     async def _ingest(self, job_id: JobId, prepared: Prepared) -> None:
         loop = asyncio.get_running_loop()
@@ -225,7 +231,7 @@ class _Preparation:
             finally:
                 shutil.rmtree(work, ignore_errors=True)
 
-        await asyncio.to_thread(run)
+        await self._errand.do(run)
 
 
 def _clear_unless_kept(state: Path) -> None:
