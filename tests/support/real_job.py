@@ -25,6 +25,8 @@ pool:
   readmit_backoff_max_s: 4
 results:
   sync_s: 0.2
+dispatch:
+  hedge: %s
 """
 
 
@@ -39,6 +41,7 @@ class RealJob:
         *,
         stall_s: float = 120,
         canary: object = True,
+        hedge: bool = True,
     ) -> None:
         self.rows = rows
         self.input = write_rows(folder / "in.jsonl", rows)
@@ -47,7 +50,9 @@ class RealJob:
         self.log = folder / "run.log"
         self._state = folder / "out.jsonl.state"
         self._config = folder / "config.yaml"
-        self._config.write_text(_CONFIG % (stall_s, json.dumps(canary, ensure_ascii=False)))
+        self._config.write_text(
+            _CONFIG % (stall_s, json.dumps(canary, ensure_ascii=False), json.dumps(hedge))
+        )
         self._servers = tuple(servers)
         self._metrics_port = free_port()
         self._process: subprocess.Popen[bytes] | None = None

@@ -189,9 +189,14 @@ class Fleet:
         self.working = self.all[:3]
 
     def finished(self) -> int:
-        """Requests that the engines have answered completely, once none is at work any more."""
-        for server in self.working:
-            until(server.idle, 30, f"{server.names} idle")
+        """Requests that the engines have answered completely, once none is at work any more.
+
+        Asked twice: what a server has taken in a moment ago is not at its engine yet.
+        """
+        for pause_s in (0.5, 0):
+            for server in self.working:
+                until(server.idle, 30, f"{server.names} idle")
+            time.sleep(pause_s)
         return sum(server.finished() for server in self.working)
 
 
