@@ -69,8 +69,8 @@ class Fates:
         match after_fault(item, judgement, attempt.server.spec.id, self._settings):
             case Again(delay_s):
                 self._quarantine.noted(attempt, judgement, now)
-                open_fate = bool(item.accused_at) or may_be_last_words(judgement)
-                pause_s = max(delay_s, SUSPECT_PAUSE_S) if open_fate else delay_s
+                waits = item.suspect or may_be_last_words(judgement)
+                pause_s = max(delay_s, SUSPECT_PAUSE_S) if waits else delay_s
                 self._put_back(item, now + pause_s, now)
                 return None
             case Fail(code, message):

@@ -20,8 +20,9 @@ from dispatcher.pool.server import Server
 SUSPECT_PAUSE_S = 1.0
 """A request whose attempt broke, or met an error of the server's, waits this long for the fate of the server
 to be known: it decides whether the request is a suspect, and whether the attempt is charged at all. Sent at
-once, it could end the next server before it is known what it was to the first. As long, the server is given
-no other suspect: were there two when it goes down, it would prove nothing."""
+once, it could end the next server before it is known what it was to the first; and where servers go down
+together, preempted say, it would be with the next of them, which looks as if it had done it. As long, the
+server is given no other suspect: were there two when it goes down, it would prove nothing."""
 SUSPECTS_ONLY_S = 30.0
 """Once nothing but suspects has been ready for so long, servers stand idle for their sake, and they go out in
 groups of the root of their number. A third death, should it come to that, costs less than such an end."""
