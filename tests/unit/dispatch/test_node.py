@@ -6,6 +6,7 @@ import pytest
 
 from dispatcher.dispatch.ledger import HINDERED_MAX
 from dispatcher.dispatch.node import TICK_S
+from dispatcher.dispatch.quarantine import SUSPECT_PAUSE_S
 from dispatcher.errors import LeaseLostError, ServersUnavailableError, StorageError
 from dispatcher.model import Answer, Break, BreakKind, ErrorCode, Health, Job, JobId, Shard, Tally
 from dispatcher.pool.states import Event, State
@@ -154,6 +155,20 @@ async def test_a_server_that_hangs_has_its_requests_given_up_and_resent(bench, c
         await running
         b.assert_answered_once()
         assert b.pool.servers["a"].record.evictions >= 1
+
+
+async def test_what_was_at_a_server_that_hung_does_not_meet_the_next_one_at_once(bench):
+    async with bench(rows=40, hedge=False, pool={"stall_s": 20}) as b:
+        running = await started(b, 0.5)
+        b.server("a").deaf = True
+        while b.pool.servers["a"].record.evictions == 0:  # noqa: ASYNC110  # time is virtual
+            await asyncio.sleep(0.01)
+        evicted_at = asyncio.get_running_loop().time()
+        await running
+        at_both = {index for _, index in b.server("a").sent} & {index for _, index in b.server("b").sent}
+        again = [at for at, index in b.server("b").sent if index in at_both]
+        assert again
+        assert min(again) >= evicted_at + SUSPECT_PAUSE_S - 0.02
 
 
 async def test_no_usable_server_is_no_error_and_burns_no_attempt(bench):
