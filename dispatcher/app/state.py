@@ -129,11 +129,11 @@ class _Preparation:
         self._files = work.files
         self._queue = queue
         self._lock = lock
-        self._is_stopped = check_stopped
+        self._check_run = check_stopped
         self._errand = Errand()
 
     def _check_stopped(self) -> None:
-        self._is_stopped()
+        self._check_run()
         self._errand.check()
 
     async def opened(self) -> OpenJob:

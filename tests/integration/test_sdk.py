@@ -61,7 +61,7 @@ def submitted(client, file_id, **options):
 
 
 def when(client, batch, status):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 20
     while (found := client.batches.retrieve(batch.id)).status != status:
         assert time.monotonic() < deadline, found
         time.sleep(0.02)
